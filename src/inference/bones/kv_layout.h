@@ -1,0 +1,48 @@
+// How keys and values lie in the paged cache, and the view of the memory that the engine owns.
+// A block holds `block_tokens` tokens of *all* layers in one contiguous record, so export, import, copy-on-write and zeroing of a block are each one
+// flat copy of block_bytes(). Inside: [layer][kv head] { K: [token / 16][head_dim][16 tokens], V: [token][head_dim] }, keys already rotated.
+// Plain data, no threads; the engine allocates 64-byte-aligned memory (huge pages if it can) and hands out block numbers.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "inference/bones/model_config.h"
+
+namespace tie::bones {
+
+enum class KvType : uint32_t { kF16 = 1, kBf16 = 2 };
+
+inline constexpr uint32_t kKvGroupTokens = 16;  // tokens that share a key line; block_tokens is a multiple of it
+
+struct KvLayout {
+  KvType type = KvType::kF16;
+  uint32_t block_tokens = 32;
+  uint32_t n_layers = 0;
+  uint32_t n_kv_heads = 0;
+  uint32_t head_dim = 0;
+
+  // block_tokens: 16, 32, 64 or 128; anything else is kBadRequest.
+  static Result<KvLayout> for_model(const ModelConfig& config, KvType type = KvType::kF16, uint32_t block_tokens = 32);
+
+  size_t element_bytes() const { return 2; }
+  size_t head_bytes() const { return size_t{2} * block_tokens * head_dim * element_bytes(); }  // K and V of one head
+  size_t layer_bytes() const { return head_bytes() * n_kv_heads; }
+  size_t block_bytes() const { return layer_bytes() * n_layers; }
+  size_t token_bytes() const { return block_bytes() / block_tokens; }
+  uint32_t blocks_for(uint32_t tokens) const { return (tokens + block_tokens - 1) / block_tokens; }
+
+  // Everything two processes must agree on before a block moves between them, as text for a hash ("layout_id"): packing version, type, sizes.
+  std::string layout_id_input() const;
+};
+
+// The pool the engine owns. Block b is base + b * block_bytes(). Blocks must be zero or finite when first used (fresh and freed blocks are zeroed).
+struct KvPool {
+  std::byte* base = nullptr;
+  uint32_t n_blocks = 0;
+  KvLayout layout;
+  std::byte* block(uint32_t index) const { return base + size_t{index} * layout.block_bytes(); }
+};
+
+}  // namespace tie::bones
