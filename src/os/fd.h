@@ -48,5 +48,6 @@ Result<Bytes> read_file(const std::string& path, size_t max_bytes);
 Result<void> write_file_atomic(const std::string& path, ByteView bytes, int mode = 0600);
 // Waits until fd is readable (or closed by the peer). kDeadline when late.
 Result<void> wait_readable(int fd, Deadline deadline);
+Result<void> wait_writable(int fd, Deadline deadline);
 
 }  // namespace tie::os

@@ -1,0 +1,68 @@
+#include "os/memfd.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace tie::os {
+namespace {
+
+TEST(Memfd, RequireSealsNamesWhatIsMissing) {
+  auto fd = create_memfd("t", 4096);
+  ASSERT_TRUE(fd);
+  ASSERT_TRUE(add_seals(fd->get(), F_SEAL_SHRINK));
+  auto checked = require_seals(fd->get(), kSealSize);
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(checked.error().code, Code::kPermissionDenied);
+  EXPECT_EQ(checked.error().message.find("SHRINK"), std::string::npos);
+  EXPECT_NE(checked.error().message.find("GROW, SEAL"), std::string::npos);
+  ASSERT_TRUE(add_seals(fd->get(), kSealSize));
+  EXPECT_TRUE(require_seals(fd->get(), kSealSize));
+}
+
+TEST(Memfd, SealedSizeCannotBeTruncated) {
+  auto fd = create_memfd("t", 4096);
+  ASSERT_TRUE(fd);
+  ASSERT_EQ(::ftruncate(fd->get(), 8192), 0) << "the test must be able to fail";
+  ASSERT_TRUE(add_seals(fd->get(), kSealSize));
+  EXPECT_NE(::ftruncate(fd->get(), 0), 0);
+  EXPECT_NE(::ftruncate(fd->get(), 1 << 20), 0);
+}
+
+TEST(Memfd, FutureWriteSealKeepsTheOldMappingAndRefusesNewOnes) {
+  auto fd = create_memfd("t", 4096);
+  ASSERT_TRUE(fd);
+  auto old = Mapping::read_write(fd->get());
+  ASSERT_TRUE(old);
+  ASSERT_TRUE(add_seals(fd->get(), kSealFutureWrite));
+  EXPECT_FALSE(Mapping::read_write(fd->get()));
+  auto reader = Mapping::read_only(fd->get());
+  ASSERT_TRUE(reader);
+  std::memset(old->writable().data(), 7, 4096);
+  EXPECT_EQ(reader->bytes()[4095], std::byte{7});
+}
+
+TEST(Memfd, ADescriptorThatCannotBeSealedFailsTheCheck) {
+  Fd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  EXPECT_EQ(require_seals(null.get(), kSealSize).error().code, Code::kPermissionDenied);
+}
+
+TEST(Memfd, MappingBeyondTheEndIsRefused) {
+  auto fd = create_memfd("t", 4096);
+  ASSERT_TRUE(fd);
+  EXPECT_EQ(Mapping::read_only(fd->get(), 4097).error().code, Code::kOutOfRange);
+  EXPECT_TRUE(Mapping::read_only(fd->get(), 4096));
+}
+
+TEST(Memfd, IsNotExecutable) {
+  auto fd = create_memfd("t", 4096);
+  ASSERT_TRUE(fd);
+  if ((*get_seals(fd->get()) & 0x20) == 0) GTEST_SKIP() << "this kernel has no MFD_NOEXEC_SEAL";
+  EXPECT_NE(::fchmod(fd->get(), 0777), 0);
+}
+
+}  // namespace
+}  // namespace tie::os
