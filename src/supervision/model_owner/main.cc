@@ -1,0 +1,74 @@
+// tie-model-owner: flags, hardening, one loading thread, the socket.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <thread>
+
+#include "inference/bones/model.h"
+#include "inference/bones/thread_pool.h"
+#include "os/process.h"
+#include "os/unix_socket.h"
+#include "supervision/model_owner/owner_server.h"
+
+namespace {
+
+using namespace tie;
+
+struct Flags {
+  std::string socket, assets, kernels, release_id;
+  unsigned threads = 0;
+};
+
+int give_up(const Error& error) {
+  std::fprintf(stderr, "tie-model-owner: %s\n", error.message.c_str());
+  return 1;
+}
+
+Result<void> check_kernels(const std::string& wanted) {
+  if (wanted.empty()) return {};
+  for (std::string_view name : bones::available_kernel_sets())
+    if (name == wanted) return {};
+  return fail(Code::kUnsupportedFeature, "this CPU does not run the kernel set '" + wanted + "'");
+}
+
+Result<void> serve(const Flags& flags) {
+  TIE_CHECK_OK(os::harden_process());
+  TIE_TRY(os::Fd stop, os::termination_signal_fd());
+  TIE_CHECK_OK(check_kernels(flags.kernels));
+  owner::OwnerServerOptions options;
+  TIE_TRY(options.release_id, from_hex(flags.release_id));
+  unsigned threads = flags.threads != 0 ? flags.threads : std::max(1u, std::min(std::thread::hardware_concurrency(), 64u));
+  owner::ModelStore store(flags.assets, [threads](const std::string& name, const std::string& folder) {
+    bones::ThreadPool pool({.n_threads = threads});
+    return owner::load_model(name, folder, &pool);
+  });
+  TIE_CHECK_OK(store.scan());
+  TIE_TRY(os::Fd listener, os::listen_unix(flags.socket));
+  std::thread loading([&store] {
+    store.load();
+    for (const owner::ModelRow& row : store.rows())
+      if (row.loaded) {
+        std::fprintf(stderr, "tie-model-owner: %s ready in %lld ms, %zu MB packed\n", row.name.c_str(), static_cast<long long>(row.loaded->load_ms), row.loaded->weights_bytes >> 20);
+      } else {
+        std::fprintf(stderr, "tie-model-owner: %s: %s\n", row.name.c_str(), row.message.c_str());
+      }
+  });
+  os::notify_ready();
+  auto outcome = owner::OwnerServer(store, std::move(options)).run(listener.get(), stop.get());
+  loading.join();
+  return outcome;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app{"Holds the weights and the system-prompt cache of this node across recycles."};
+  app.add_option("--socket", flags.socket, "owner.sock to serve")->required();
+  app.add_option("--assets", flags.assets, "folder with models/NAME/{weights.gguf,tokenizer.img,template}")->required();
+  app.add_option("--kernels", flags.kernels, "kernel set the runtimes will use; refused when this CPU lacks it (the packing serves every set)");
+  app.add_option("--release-id", flags.release_id, "release id, 64 hex digits, told to the runtimes");
+  app.add_option("--threads", flags.threads, "packing threads (default: one for each CPU)");
+  CLI11_PARSE(app, argc, argv);
+  auto outcome = serve(flags);
+  return outcome ? 0 : give_up(outcome.error());
+}

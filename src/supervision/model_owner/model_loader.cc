@@ -1,0 +1,116 @@
+#include "supervision/model_owner/model_loader.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "base/clock.h"
+#include "inference/bones/thread_pool.h"
+#include "inference/bones/weights_image.h"
+#include "os/memfd.h"
+
+namespace tie::owner {
+namespace {
+
+// A private copy of a file, in memory that only this process can change.
+class PrivateCopy {
+ public:
+  PrivateCopy(PrivateCopy&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  PrivateCopy& operator=(PrivateCopy&&) = delete;
+  ~PrivateCopy() {
+    if (data_ != nullptr) ::munmap(data_, size_);
+  }
+
+  static Result<PrivateCopy> of(const std::string& path) {
+    os::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd) return fail(errno == ENOENT ? Code::kNotFound : Code::kIo, path + ": " + std::strerror(errno));
+    TIE_TRY(size_t size, os::file_size(fd.get()));
+    if (size == 0) return fail(Code::kCorrupt, path + " is empty");
+    void* at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return fail_errno("memory for " + path, errno);
+    (void)::madvise(at, size, MADV_HUGEPAGE);
+    PrivateCopy copy(static_cast<uint8_t*>(at), size);
+    (void)::posix_fadvise(fd.get(), 0, static_cast<off_t>(size), POSIX_FADV_SEQUENTIAL);
+    TIE_CHECK_OK(copy.fill(fd.get(), path));
+    return copy;
+  }
+  ByteView view() const { return {data_, size_}; }
+
+ private:
+  PrivateCopy(uint8_t* data, size_t size) : data_(data), size_(size) {}
+
+  Result<void> fill(int fd, const std::string& path) {
+    size_t done = 0;
+    while (done < size_) {
+      ssize_t n = ::pread(fd, data_ + done, std::min(size_ - done, size_t{64} << 20), static_cast<off_t>(done));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) return fail_errno("reading " + path, errno);
+      if (n == 0) return fail(Code::kCorrupt, path + " became shorter while it was read");
+      done += static_cast<size_t>(n);
+    }
+    return {};
+  }
+
+  uint8_t* data_;
+  size_t size_;
+};
+
+Result<void> pack_weights(const std::string& path, bones::ThreadPool* pool, LoadedModel& out) {
+  TIE_TRY(PrivateCopy file, PrivateCopy::of(path));
+  std::thread hashing([&] { out.digests.weights = crypto::sha256(file.view()); });
+  auto packed = [&]() -> Result<void> {
+    TIE_TRY(bones::PackPlan plan, bones::PackPlan::from_gguf(file.view()));
+    out.weights_bytes = plan.image_bytes();
+    out.context_tokens = plan.config().context_length;
+    TIE_TRY(out.weights, os::create_memfd("tie-weights", out.weights_bytes));
+    {
+      // The writable mapping must be gone before F_SEAL_WRITE is accepted.
+      TIE_TRY(os::Mapping mapping, os::Mapping::read_write(out.weights.get()));
+      TIE_CHECK_OK(plan.write(mapping.writable(), pool));
+    }
+    return os::add_seals(out.weights.get(), os::kSealAll);
+  }();
+  hashing.join();
+  return packed;
+}
+
+// The digest is taken of the sealed memory, not of the file: what is named is what is handed out.
+Result<void> load_tokenizer(const std::string& path, LoadedModel& out) {
+  TIE_TRY(Bytes image, os::read_file(path, kMaxTokenizerBytes));
+  if (image.empty()) return fail(Code::kCorrupt, path + " is empty");
+  out.tokenizer_bytes = image.size();
+  TIE_TRY(out.tokenizer, os::create_memfd("tie-tokenizer", image.size()));
+  TIE_CHECK_OK(os::write_all(out.tokenizer.get(), image, Deadline::in_ms(60'000)));
+  TIE_CHECK_OK(os::add_seals(out.tokenizer.get(), os::kSealAll));
+  out.digests.tokenizer = crypto::sha256(ByteView(image));
+  return {};
+}
+
+Result<void> hash_template(const std::string& path, LoadedModel& out) {
+  auto text = os::read_file(path, kMaxTemplateBytes);
+  if (!text && text.error().code != Code::kNotFound) return std::unexpected(std::move(text.error()));
+  out.digests.chat_template = crypto::sha256(text ? ByteView(*text) : ByteView{});
+  return {};
+}
+
+}  // namespace
+
+Result<LoadedModel> load_model(const std::string& name, const std::string& folder, bones::ThreadPool* pool) {
+  if (!valid_model_name(name)) return fail(Code::kBadRequest, "a model's folder has a name of 1 to 64 letters, digits, '.', '_' and '-'");
+  int64_t start = monotonic_ms();
+  LoadedModel out;
+  out.name = name;
+  TIE_CHECK_OK(load_tokenizer(folder + "/" + kTokenizerFile, out));
+  TIE_CHECK_OK(hash_template(folder + "/" + kTemplateFile, out));
+  TIE_CHECK_OK(pack_weights(folder + "/" + kWeightsFile, pool, out));
+  out.model_id = model_id(out.digests);
+  out.load_ms = monotonic_ms() - start;
+  return out;
+}
+
+}  // namespace tie::owner

@@ -1,0 +1,57 @@
+// The models that this node serves: which there are, how far each is loaded, what is handed out. One per tie-model-owner.
+// Threads: any; one mutex. Loading runs on the thread that calls load(). Owns every descriptor; a LoadedModel lives as long as someone holds it, so a model that is
+// replaced while a reply is being written stays valid for that reply.
+#pragma once
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "supervision/model_owner/model_loader.h"
+
+namespace tie::owner {
+
+inline constexpr size_t kMaxModels = 16;
+
+enum class LoadState { kLoading, kReady, kError };
+const char* load_state_name(LoadState state);
+
+struct ModelRow {
+  std::string name;
+  LoadState state = LoadState::kLoading;
+  std::string message;                        // why, when in error
+  std::shared_ptr<const LoadedModel> loaded;  // null until ready
+  uint64_t weight_file_reads = 0;             // times the weights were read from their file in this process's life
+  uint32_t attaches = 0;
+};
+
+class ModelStore {
+ public:
+  using Loader = std::function<Result<LoadedModel>(const std::string& name, const std::string& folder)>;
+  ModelStore(std::string assets_folder, Loader loader);
+
+  // Finds the models of `ASSETS/models`; all of them are "loading" from here on. kNotFound: no such folder; kTooLarge: over kMaxModels.
+  Result<void> scan();
+  // Loads every model that is "loading"; returns when each is ready or in error.
+  void load();
+
+  // Waits while the model is loading. Errors: kModelNotFound, kNotReady (still loading at the deadline), the loader's error.
+  Result<std::shared_ptr<const LoadedModel>> attach(const std::string& name, Deadline deadline);
+  std::vector<ModelRow> rows() const;
+  // Wakes every waiting attach with kCancelled; for shutdown.
+  void stop();
+
+ private:
+  std::string models_folder_;
+  Loader loader_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, ModelRow> models_;
+  bool stopped_ = false;
+};
+
+}  // namespace tie::owner

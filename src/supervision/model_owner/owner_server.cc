@@ -1,0 +1,152 @@
+#include "supervision/model_owner/owner_server.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <vector>
+
+#include "os/framed_message.h"
+#include "owner.pb.h"
+
+namespace tie::owner {
+namespace {
+
+void set_error(v1::OwnerReply& reply, const Error& error) {
+  reply.mutable_error()->set_code(static_cast<v1::ErrorCode>(error.code));
+  reply.mutable_error()->set_message(error.message);
+}
+
+void fill_status(const std::vector<ModelRow>& rows, v1::OwnerReply& reply) {
+  for (const ModelRow& row : rows) {
+    v1::ModelState& state = *reply.add_models();
+    state.set_model(row.name);
+    state.set_state(load_state_name(row.state));
+    state.set_message(row.message);
+    state.set_weight_file_reads(row.weight_file_reads);
+    state.set_attaches(row.attaches);
+    if (row.loaded == nullptr) continue;
+    state.set_model_id(row.loaded->model_id.data(), row.loaded->model_id.size());
+    state.set_load_ms(static_cast<uint64_t>(row.loaded->load_ms));
+  }
+}
+
+}  // namespace
+
+struct OwnerServer::Connection {
+  os::Fd socket;
+  std::thread thread;
+  std::atomic<bool> done{false};
+  std::atomic<int64_t> idle_since_ms{0};  // 0 while a request is being served
+};
+
+// A reply and the descriptors that go with it; the model keeps them open until the reply is sent.
+struct OwnerServer::Answer {
+  v1::OwnerReply reply;
+  std::vector<int> fds;
+  std::shared_ptr<const LoadedModel> model;
+};
+
+OwnerServer::OwnerServer(ModelStore& store, OwnerServerOptions options) : store_(store), options_(std::move(options)) {}
+
+OwnerServer::~OwnerServer() = default;
+
+Result<void> OwnerServer::run(int listener, int stop_fd) {
+  Result<void> outcome;
+  for (;;) {
+    pollfd polls[2] = {{listener, POLLIN, 0}, {stop_fd, POLLIN, 0}};
+    int n = ::poll(polls, 2, 1000);
+    if (n < 0 && errno != EINTR) {
+      outcome = fail_errno("waiting for connections", errno);
+      break;
+    }
+    reap();
+    if (n <= 0) continue;
+    if (polls[1].revents != 0) break;
+    auto socket = os::accept_unix(listener, Deadline::in_ms(0));
+    if (!socket) continue;  // the client has gone again, or descriptors ran out for a moment
+    make_room();
+    auto connection = std::make_unique<Connection>();
+    connection->socket = std::move(*socket);
+    connection->idle_since_ms = monotonic_ms();
+    Connection& served = *connection;
+    std::lock_guard lock(mutex_);
+    connections_.push_back(std::move(connection));
+    served.thread = std::thread([this, &served] { serve(served); });
+  }
+  store_.stop();
+  for (auto& connection : connections_) ::shutdown(connection->socket.get(), SHUT_RDWR);
+  for (auto& connection : connections_) connection->thread.join();
+  connections_.clear();
+  return outcome;
+}
+
+void OwnerServer::reap() {
+  std::lock_guard lock(mutex_);
+  connections_.remove_if([](std::unique_ptr<Connection>& connection) {
+    if (!connection->done) return false;
+    connection->thread.join();
+    return true;
+  });
+}
+
+void OwnerServer::make_room() {
+  std::lock_guard lock(mutex_);
+  size_t live = 0;
+  Connection* oldest = nullptr;
+  for (auto& connection : connections_) {
+    if (connection->done) continue;
+    ++live;
+    int64_t since = connection->idle_since_ms;
+    if (since != 0 && (oldest == nullptr || since < oldest->idle_since_ms)) oldest = connection.get();
+  }
+  if (live >= options_.max_connections && oldest != nullptr) ::shutdown(oldest->socket.get(), SHUT_RDWR);
+}
+
+void OwnerServer::serve(Connection& connection) {
+  int socket = connection.socket.get();
+  for (;;) {
+    if (!os::wait_readable(socket, Deadline::in_ms(options_.idle_ms))) break;
+    auto received = os::receive_message<v1::OwnerRequest>(socket, kMaxRequestBytes, Deadline::in_ms(options_.message_ms), 0);
+    if (!received) break;
+    connection.idle_since_ms = 0;
+    Answer reply = answer(received->message);
+    bool sent = os::send_message(socket, reply.reply, Deadline::in_ms(options_.message_ms), reply.fds).has_value();
+    connection.idle_since_ms = monotonic_ms();
+    if (!sent) break;
+  }
+  // Tells the peer now; the descriptor itself is closed when the thread has been joined.
+  ::shutdown(socket, SHUT_RDWR);
+  connection.done = true;
+}
+
+OwnerServer::Answer OwnerServer::answer(const v1::OwnerRequest& request) {
+  Answer out;
+  switch (request.kind_case()) {
+    case v1::OwnerRequest::kStatus: fill_status(store_.rows(), out.reply); return out;
+    case v1::OwnerRequest::kAttach: break;
+    default: set_error(out.reply, {Code::kUnsupportedFeature, "this owner does not know that request"}); return out;
+  }
+  const v1::AttachModel& attach = request.attach();
+  if (attach.rank_count() > 1 || attach.rank() != 0) {
+    set_error(out.reply, {Code::kUnsupportedFeature, "weights are packed for one rank"});
+    return out;
+  }
+  auto model = store_.attach(attach.model(), Deadline::in_ms(options_.attach_wait_ms));
+  if (!model) {
+    set_error(out.reply, model.error());
+    return out;
+  }
+  out.model = std::move(*model);
+  v1::ModelHandle& handle = *out.reply.mutable_model();
+  handle.set_model(out.model->name);
+  handle.set_model_id(out.model->model_id.data(), out.model->model_id.size());
+  handle.set_release_id(options_.release_id.data(), options_.release_id.size());
+  handle.set_weights_bytes(out.model->weights_bytes);
+  handle.set_tokenizer_bytes(out.model->tokenizer_bytes);
+  handle.set_context_tokens(out.model->context_tokens);
+  out.fds = {out.model->weights.get(), out.model->tokenizer.get()};
+  return out;
+}
+
+}  // namespace tie::owner
