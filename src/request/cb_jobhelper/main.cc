@@ -1,0 +1,56 @@
+// cb_jobhelper: ends the encryption of one request on the node. Started per connection (fd 3) by the launcher or systemd, waits warm,
+// serves one request, exits. Source: spec, "On-Node Request Termination".
+#include <openssl/crypto.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "os/log.h"
+#include "os/process.h"
+#include "os/serving_mode.h"
+#include "request/cb_jobhelper/helper.h"
+
+namespace {
+
+struct Options {
+  std::string app_socket, decap_socket;
+};
+
+// Two flags: a command-line library would cost more than this process's whole start.
+bool parse(int argc, char** argv, Options& out) {
+  for (int i = 1; i + 1 < argc; i += 2) {
+    if (std::strcmp(argv[i], "--app-socket") == 0) out.app_socket = argv[i + 1];
+    else if (std::strcmp(argv[i], "--decap-socket") == 0) out.decap_socket = argv[i + 1];
+    else return false;
+  }
+  return argc % 2 == 1 && !out.app_socket.empty() && !out.decap_socket.empty();
+}
+
+tie::Result<void> run(const Options& options) {
+  using namespace tie;
+  namespace jobhelper = request::jobhelper;
+  TIE_CHECK_OK(os::harden_process());
+  TIE_TRY(os::Fd connection, os::activation_connection());
+  TIE_TRY(os::Fd pidfd, os::pidfd_of_self());
+  TIE_TRY(auto connections, jobhelper::connect_warm(std::move(connection), options.app_socket, options.decap_socket));
+  TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kPerRequest));
+  TIE_CHECK_OK(jobhelper::announce(connections.cloudboard.get(), pidfd.get()));
+  pidfd.close();
+  return jobhelper::serve(std::move(connections));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, nullptr);
+  Options options;
+  if (!parse(argc, argv, options)) {
+    std::fprintf(stderr, "usage: cb_jobhelper --app-socket PATH --decap-socket PATH   (one connection as fd 3)\n");
+    return 2;
+  }
+  auto result = run(options);
+  if (!result) TIE_LOG("cb_jobhelper", "ended with {}", result.error().code);
+  ::_exit(result ? 0 : 1);
+}
