@@ -3,17 +3,10 @@
 // Secrets die with the objects. Format: docs/wire-format.md. Source: ARCHITECTURE.md, "Request encryption"; RFC 9180; RFC 9458's chunked form.
 #pragma once
 #include "crypto/chunk_keys.h"
-#include "crypto/hpke.h"
+#include "crypto/request_key.h"
 #include "crypto/wire_labels.h"
 
 namespace tie::crypto {
-
-// The node's public key as the client learned it from a verified bundle.
-struct RequestKey {
-  HpkeSuite suite;
-  Bytes key_id;  // kKeyIdBytes: SHA-256 of the canonical KEM claims
-  Bytes public_key;
-};
 
 // Cuts are the caller's: each call seals one chunk of the stream of length-prefixed messages, at most kMaxChunkPlaintextBytes.
 class ChunkSealer {

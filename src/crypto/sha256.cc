@@ -76,6 +76,7 @@ Digest Sha256::finish() {
 
 Result<Digest> sha256_file(const std::string& path) {
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0 && errno == ENOENT) return fail(Code::kNotFound, path + " does not exist");
   if (fd < 0) return fail_errno("opening " + path, errno);
   posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
   Sha256 hash;

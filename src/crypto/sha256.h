@@ -40,7 +40,7 @@ class Sha256 {
   evp_md_ctx_st* context_;
 };
 
-// Reads the file in pieces; kIo when it cannot be read. Cost: about 0.6 ms a MB (1.6 GB/s with SHA instructions).
+// Reads the file in pieces; kNotFound when there is none, kIo when it cannot be read. Cost: about 0.6 ms a MB (1.6 GB/s with SHA instructions).
 Result<Digest> sha256_file(const std::string& path);
 
 }  // namespace tie::crypto

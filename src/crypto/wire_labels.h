@@ -20,6 +20,8 @@ constexpr std::string_view kDecapSealInfoLabel = "tie/1 decap seal";    // HPKE 
 constexpr std::string_view kReportDataLabel = "tie/1 report data";
 constexpr std::string_view kKemClaimsLabel = "tie/1 kem claims";
 constexpr std::string_view kWorkloadClaimsLabel = "tie/1 workload claims";
+constexpr std::string_view kKeyServiceClaimsLabel = "tie/1 key service claims";
+constexpr std::string_view kEvidenceSignatureLabel = "tie/1 evidence";
 constexpr std::string_view kEpochChallengeLabel = "tie/1 epoch";
 
 constexpr size_t kDekBytes = 32;
