@@ -1,0 +1,42 @@
+#include "client/session/node_link.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/support/channel_arguments.h>
+
+#include "client/session/grpc_error.h"
+#include "client/session/limits.h"
+
+namespace tie::client {
+namespace {
+
+std::shared_ptr<grpc::Channel> open_channel(const std::string& node) {
+  grpc::ChannelArguments args;
+  args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);     // our retry rule needs a fresh key each time
+  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // an environment variable must not lead the traffic elsewhere
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  args.SetMaxReceiveMessageSize(kMaxIncomingMessageBytes);
+  args.SetCompressionAlgorithm(GRPC_COMPRESS_NONE);  // compression would make the padded sizes speak
+  return grpc::CreateCustomChannel(node, grpc::InsecureChannelCredentials(), args);
+}
+
+}  // namespace
+
+NodeLink::NodeLink(std::string node) : node_(std::move(node)), stub_(v1::CloudBoard::NewStub(open_channel(node_))) {}
+
+Result<v1::AttestationBundle> NodeLink::fetch_attestation(ByteView challenge, int64_t timeout_ms) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
+  v1::FetchAttestationRequest request;
+  request.set_challenge(challenge.data(), challenge.size());
+  v1::AttestationBundle bundle;
+  grpc::Status status = stub_->FetchAttestation(&context, request, &bundle);
+  if (!status.ok()) return std::unexpected(error_of(status, context, node_));
+  return bundle;
+}
+
+}  // namespace tie::client

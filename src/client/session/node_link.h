@@ -1,0 +1,23 @@
+// The gRPC channel to cloudboardd and its two unary questions. Private to this folder. Any thread.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "base/bytes.h"
+#include "cloudboard.grpc.pb.h"
+
+namespace tie::client {
+
+class NodeLink {
+ public:
+  explicit NodeLink(std::string node);
+  v1::CloudBoard::StubInterface& stub() { return *stub_; }
+  const std::string& node() const { return node_; }
+  Result<v1::AttestationBundle> fetch_attestation(ByteView challenge, int64_t timeout_ms);
+
+ private:
+  std::string node_;
+  std::unique_ptr<v1::CloudBoard::StubInterface> stub_;
+};
+
+}  // namespace tie::client

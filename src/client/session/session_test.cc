@@ -1,0 +1,236 @@
+#include "client/session/session.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <thread>
+
+#include "base/byte_buckets.h"
+#include "base/clock.h"
+#include "client/session/request_body.h"
+#include "client/session/testing/fake_node.h"
+
+namespace tie::client {
+namespace {
+
+using testing::FakeCall;
+using testing::FakeNode;
+
+v1::InferenceRequest question(const std::string& text) {
+  v1::InferenceRequest request;
+  request.set_model("test-model");
+  auto* message = request.mutable_conversation()->add_messages();
+  message->set_role("user");
+  message->add_parts()->set_text(text);
+  return request;
+}
+
+std::shared_ptr<Session> session_to(const FakeNode& node) {
+  return Session::open_with({.node = node.address(), .first_backoff_ms = 5}, testing::trusting_verifier());
+}
+
+struct Heard {
+  std::string text;
+  int events = 0;
+  Error error{Code::kOk, {}};
+  bool cut = false, complete = false;
+  int attempts = 0;
+};
+
+Heard hear(Session& session, const v1::InferenceRequest& request, std::shared_ptr<Cancellation> cancel = std::make_shared<Cancellation>()) {
+  auto answer = session.ask(request, cancel);
+  Heard heard;
+  v1::InferenceEvent event;
+  for (;;) {
+    auto got = answer->next(event);
+    heard.cut = answer->was_cut();
+    heard.attempts = answer->attempts();
+    if (!got) {
+      heard.error = got.error();
+      return heard;
+    }
+    if (!*got) {
+      heard.complete = true;
+      return heard;
+    }
+    ++heard.events;
+    heard.text += event.text();
+  }
+}
+
+TEST(Session, StreamsAnAnswerToItsAuthenticatedEnd) {
+  FakeNode node(testing::echo_script);
+  auto session = session_to(node);
+  Heard heard = hear(*session, question("one two three"));
+  EXPECT_TRUE(heard.complete) << heard.error.message;
+  EXPECT_EQ(heard.text, "one two three");
+  EXPECT_EQ(session->last_node()->summary().substr(0, 10), "unattested");
+}
+
+TEST(Session, SendsBodiesOfBucketSizesOnly) {
+  FakeNode node(testing::echo_script);
+  auto session = session_to(node);
+  for (size_t size : {1, 90, 100, 110, 200, 5000, 300'000}) hear(*session, question(std::string(size, 'x')));
+  for (size_t size : node.body_sizes()) EXPECT_TRUE(is_bucket(size)) << size;
+}
+
+TEST(Session, BodiesOfEverySmallSizeAreBuckets) {
+  for (size_t size = 0; size < 6000; ++size) {
+    auto body = request_body(question(std::string(size, 'x')));
+    ASSERT_TRUE(body);
+    ASSERT_TRUE(is_bucket(body->size())) << size;
+  }
+}
+
+TEST(Session, RefusesABodyOverTheLimitWithoutSendingIt) {
+  FakeNode node(testing::echo_script);
+  auto session = session_to(node);
+  Heard heard = hear(*session, question(std::string(11 << 20, 'x')));
+  EXPECT_EQ(heard.error.code, Code::kTooLarge);
+  EXPECT_EQ(node.requests(), 0);
+}
+
+TEST(Session, RefetchesTheBundleOnceWhenTheKeyIsGone) {
+  FakeNode node(testing::echo_script);
+  auto session = session_to(node);
+  ASSERT_TRUE(hear(*session, question("a")).complete);
+  node.rotate_key();
+  Heard heard = hear(*session, question("b"));
+  EXPECT_TRUE(heard.complete) << heard.error.message;
+  EXPECT_EQ(heard.attempts, 2);
+  EXPECT_EQ(node.bundles(), 2);
+}
+
+TEST(Session, GivesUpWhenTheKeyStaysUnknown) {
+  FakeNode node(testing::echo_script);
+  auto session = session_to(node);
+  node.refuse_next(100, Code::kKeyUnknownOrExpired);
+  Heard heard = hear(*session, question("a"));
+  EXPECT_EQ(heard.error.code, Code::kKeyUnknownOrExpired);
+  EXPECT_EQ(heard.attempts, 2);
+}
+
+TEST(Session, BacksOffOnOverloadWithAFreshKeyEachTime) {
+  FakeNode node(testing::echo_script);
+  auto session = session_to(node);
+  node.refuse_next(3, Code::kOverloaded);
+  Heard heard = hear(*session, question("a"));
+  EXPECT_TRUE(heard.complete) << heard.error.message;
+  EXPECT_EQ(heard.attempts, 4);
+  auto keys = node.encapsulated_keys();
+  EXPECT_EQ(std::set<std::string>(keys.begin(), keys.end()).size(), keys.size());
+}
+
+TEST(Session, ReportsTheOverloadWhenItLasts) {
+  FakeNode node(testing::echo_script);
+  auto session = session_to(node);
+  node.refuse_next(100, Code::kOverloaded);
+  Heard heard = hear(*session, question("a"));
+  EXPECT_EQ(heard.error.code, Code::kOverloaded);
+  EXPECT_EQ(heard.attempts, session->options().max_attempts);
+  EXPECT_FALSE(heard.cut);
+}
+
+TEST(Session, DoesNotRetryABadRequest) {
+  FakeNode node(testing::echo_script);
+  auto session = session_to(node);
+  node.refuse_next(1, Code::kContextExceeded);
+  EXPECT_EQ(hear(*session, question("a")).error.code, Code::kContextExceeded);
+  EXPECT_EQ(node.requests(), 1);
+}
+
+TEST(Session, NeverRetriesAfterAFirstEvent) {
+  FakeNode node([](FakeCall& call) {
+    call.send_text("begun");
+    call.refuse(Code::kRuntimeLost, "the runtime stopped");
+  });
+  auto session = session_to(node);
+  Heard heard = hear(*session, question("a"));
+  EXPECT_EQ(heard.error.code, Code::kRuntimeLost);
+  EXPECT_TRUE(heard.cut);
+  EXPECT_EQ(node.requests(), 1);
+}
+
+TEST(Session, AStreamWithoutAuthenticatedEndIsCut) {
+  FakeNode node([](FakeCall& call) {
+    call.send_text("begun");
+    call.cut();
+  });
+  auto session = session_to(node);
+  Heard heard = hear(*session, question("a"));
+  EXPECT_FALSE(heard.complete);
+  EXPECT_TRUE(heard.cut);
+  EXPECT_NE(heard.error.message.find("cut"), std::string::npos);
+}
+
+TEST(Session, AChangedChunkIsRefused) {
+  FakeNode node([](FakeCall& call) {
+    call.send_text("begun");
+    call.corrupt_next();
+    call.send_text("forged");
+    call.finish_with(v1::FinalSummary::OK);
+  });
+  auto session = session_to(node);
+  Heard heard = hear(*session, question("a"));
+  EXPECT_EQ(heard.text, "begun");
+  EXPECT_EQ(heard.error.code, Code::kCorrupt);
+  EXPECT_TRUE(heard.cut);
+}
+
+TEST(Session, AnErrorEventCarriesItsParameter) {
+  FakeNode node([](FakeCall& call) {
+    v1::InferenceEvent event;
+    event.mutable_error()->set_code(v1::CONTEXT_EXCEEDED);
+    event.mutable_error()->set_message("the prompt has 9000 tokens, the model takes 2048");
+    event.mutable_error()->set_param("messages");
+    call.send(event);
+    call.finish_with(v1::FinalSummary::INVALID_REQUEST);
+  });
+  auto session = session_to(node);
+  auto answer = session->ask(question("a"), std::make_shared<Cancellation>());
+  v1::InferenceEvent event;
+  auto got = answer->next(event);
+  ASSERT_FALSE(got);
+  EXPECT_EQ(got.error().code, Code::kContextExceeded);
+  EXPECT_EQ(answer->error_param(), "messages");
+  EXPECT_FALSE(answer->was_cut());
+}
+
+TEST(Session, CancellingReachesTheNodeWithinASecond) {
+  FakeNode node([](FakeCall& call) {
+    call.send_text("begun");
+    while (!call.cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  });
+  auto session = session_to(node);
+  auto cancel = std::make_shared<Cancellation>();
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    cancel->cancel();
+  });
+  int64_t began_ms = monotonic_ms();
+  Heard heard = hear(*session, question("a"), cancel);
+  other.join();
+  EXPECT_EQ(heard.error.code, Code::kCancelled);
+  EXPECT_LT(monotonic_ms() - began_ms, 1000);
+  for (int i = 0; i < 100 && node.cancelled() == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(node.cancelled(), 1);
+}
+
+TEST(Session, SaysWhereItLookedWhenNobodyAnswers) {
+  auto session = Session::open_with({.node = "127.0.0.1:1", .first_backoff_ms = 1}, testing::trusting_verifier());
+  Heard heard = hear(*session, question("a"));
+  EXPECT_EQ(heard.error.code, Code::kNotReady);
+  EXPECT_NE(heard.error.message.find("127.0.0.1:1"), std::string::npos) << heard.error.message;
+  EXPECT_NE(heard.error.message.find("./dev up"), std::string::npos);
+}
+
+TEST(Session, SealsNothingToANodeThatThePolicyRefuses) {
+  FakeNode node(testing::echo_script);
+  auto session = Session::open_with({.node = node.address()}, testing::refusing_verifier());
+  EXPECT_EQ(hear(*session, question("a")).error.code, Code::kUnauthenticated);
+  EXPECT_EQ(node.requests(), 0);
+  EXPECT_EQ(session->last_node(), nullptr);
+}
+
+}  // namespace
+}  // namespace tie::client
