@@ -1,0 +1,42 @@
+#include "supervision/launcher/edges.h"
+
+#include <cstring>
+
+namespace tie::launcher {
+
+std::span<const ProcessRow> process_table() {
+  static const std::vector<ProcessRow> table = {
+      {"key_protectiond", Life::kDaemon, {{"kps", "--socket"}}, {}, {}},
+      {"gpuhealthd", Life::kDaemon, {{"gpuhealth", "--socket"}}, {}, {}},
+      {"tie-model-owner", Life::kDaemon, {{"owner", "--socket"}}, {}, {}},
+      {"cloudboardd",
+       Life::kDaemon,
+       {{"cloudboard-control", "--control-socket"}},
+       {{"cb_jobhelper", "--jobhelper-socket"}, {"wsd-authorize", "--authorize-socket"}},
+       {}},
+      {"workload_servicesd",
+       Life::kDaemon,
+       {{"wsd-decap", "--decap-socket"}, {"wsd-authorize", "--authorize-socket"}, {"wsd-claims", "--claims-socket"}},
+       {{"kps", "--kps-socket"}, {"cloudboard-control", "--control-socket"}},
+       {"key_protectiond", "cloudboardd"}},
+      {"afm-runtime", Life::kPerModel, {{"runtime", nullptr}, {"probe", nullptr}}, {{"owner", nullptr}}, {"tie-model-owner"}},
+      {"tie-controllerd",
+       Life::kDaemon,
+       {{"controller", "--socket"}},
+       {{"cloudboard-control", "--control-socket"}, {"gpuhealth", "--gpuhealth-socket"}, {"owner", "--owner-socket"}, {"probe", nullptr}},
+       {"cloudboardd", "gpuhealthd", "tie-model-owner"}},
+      {"cb_jobhelper", Life::kPerRequest, {}, {{"tie_cloud_app", "--app-socket"}, {"wsd-decap", "--decap-socket"}}, {}},
+      {"tie-cloud-app", Life::kPerRequest, {}, {{"runtime", nullptr}}, {}},
+  };
+  return table;
+}
+
+const ProcessRow* find_process(std::string_view name) {
+  for (const ProcessRow& row : process_table())
+    if (name == row.process) return &row;
+  return nullptr;
+}
+
+bool is_model_socket(std::string_view socket) { return socket == "runtime" || socket == "probe"; }
+
+}  // namespace tie::launcher

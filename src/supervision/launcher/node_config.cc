@@ -1,0 +1,143 @@
+#include "supervision/launcher/node_config.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <toml++/toml.h>
+
+#include "os/fd.h"
+
+namespace tie::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Setter = std::function<bool(const toml::node&)>;
+
+Setter text(std::string& out) {
+  return [&out](const toml::node& node) {
+    auto value = node.value_exact<std::string>();
+    if (value) out = *value;
+    return value.has_value();
+  };
+}
+
+Setter number(uint32_t& out) {
+  return [&out](const toml::node& node) {
+    auto value = node.value_exact<int64_t>();
+    if (!value || *value < 0 || *value > UINT32_MAX) return false;
+    out = static_cast<uint32_t>(*value);
+    return true;
+  };
+}
+
+Setter names(std::vector<std::string>& out) {
+  return [&out](const toml::node& node) {
+    const toml::array* list = node.as_array();
+    if (list == nullptr) return false;
+    out.clear();
+    for (const toml::node& item : *list) {
+      auto value = item.value_exact<std::string>();
+      if (!value) return false;
+      out.push_back(*value);
+    }
+    return true;
+  };
+}
+
+std::map<std::string, Setter> keys_of(NodeConfig& config) {
+  // insecure_no_sandbox and raw_logs are flags only: a file that is copied from another machine must not switch protection off.
+  return {{"listen", text(config.listen)},
+          {"assets", text(config.assets)},
+          {"models", names(config.models)},
+          {"run_dir", text(config.run_dir)},
+          {"proxy", text(config.proxy)},
+          {"prewarmed_pairs", number(config.prewarmed_pairs)},
+          {"max_requests", number(config.max_requests)},
+          {"max_instances", number(config.max_instances)},
+          {"threads", number(config.threads)},
+          {"startup_timeout_s", number(config.startup_timeout_s)},
+          {"drain_timeout_s", number(config.drain_timeout_s)}};
+}
+
+bool is_listen_address(const std::string& address) {
+  size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 >= address.size()) return false;
+  std::string port = address.substr(colon + 1);
+  if (port.size() > 5 || !std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; })) return false;
+  return std::stoul(port) <= 65535;
+}
+
+bool is_complete_model(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / "model.toml", ignored) && fs::exists(folder / "tokenizer.img", ignored) && fs::exists(folder / "weights.gguf", ignored);
+}
+
+}  // namespace
+
+Result<void> read_node_config(const std::string& path, NodeConfig& config) {
+  TIE_TRY(Bytes bytes, os::read_file(path, kMaxConfigBytes));
+  toml::table table;
+  try {
+    table = toml::parse(as_text(bytes), path);
+  } catch (const toml::parse_error& error) {
+    return fail(Code::kBadRequest, fmt::format("{}, line {}: {}", path, error.source().begin.line, error.description()));
+  }
+  auto keys = keys_of(config);
+  for (const auto& [key, value] : table) {
+    auto known = keys.find(std::string(key.str()));
+    if (known == keys.end()) return fail(Code::kBadRequest, fmt::format("{}, line {}: unknown key '{}'", path, value.source().begin.line, key.str()));
+    if (!known->second(value))
+      return fail(Code::kBadRequest, fmt::format("{}, line {}: the value of '{}' has the wrong type or size", path, value.source().begin.line, key.str()));
+  }
+  return {};
+}
+
+Result<void> check_node_config(const NodeConfig& config) {
+  if (!is_listen_address(config.listen)) return fail(Code::kBadRequest, "listen must be ADDRESS:PORT, not '" + config.listen + "'");
+  if (config.proxy != "none" && !is_listen_address(config.proxy)) return fail(Code::kBadRequest, "proxy must be ADDRESS:PORT or none, not '" + config.proxy + "'");
+  if (config.prewarmed_pairs > kMaxPrewarmedPairs) return fail(Code::kBadRequest, fmt::format("prewarmed_pairs is at most {}", kMaxPrewarmedPairs));
+  if (config.max_instances == 0 || config.max_instances > kMaxInstances) return fail(Code::kBadRequest, fmt::format("max_instances is between 1 and {}", kMaxInstances));
+  if (config.prewarmed_pairs > config.max_instances) return fail(Code::kBadRequest, "prewarmed_pairs is larger than max_instances");
+  if (config.startup_timeout_s == 0) return fail(Code::kBadRequest, "startup_timeout_s cannot be 0");
+  for (const std::string& name : config.models)
+    if (!is_model_name(name)) return fail(Code::kBadRequest, "'" + name + "' cannot be a model's name");
+  return {};
+}
+
+std::string default_assets_folder() {
+  std::error_code ignored;
+  if (fs::is_directory("/var/lib/tie/assets", ignored)) return "/var/lib/tie/assets";
+  if (const char* data = std::getenv("XDG_DATA_HOME"); data != nullptr && data[0] == '/') return std::string(data) + "/tie/assets";
+  const char* home = std::getenv("HOME");
+  return std::string(home != nullptr ? home : "/root") + "/.local/share/tie/assets";
+}
+
+bool is_model_name(std::string_view name) {
+  auto fits = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.'; };
+  return !name.empty() && name.size() <= 48 && name[0] != '.' && std::all_of(name.begin(), name.end(), fits);
+}
+
+Result<std::vector<std::string>> served_models(const NodeConfig& config) {
+  std::string assets = config.assets.empty() ? default_assets_folder() : config.assets;
+  std::error_code error;
+  std::vector<std::string> found;
+  for (const auto& entry : fs::directory_iterator(assets + "/models", error)) {
+    std::string name = entry.path().filename();
+    if (is_model_name(name) && is_complete_model(entry.path())) found.push_back(name);
+  }
+  std::sort(found.begin(), found.end());
+  const char* how = "; add one with: tie model add FILE.gguf --name NAME";
+  if (found.empty()) return fail(Code::kNotFound, "no model in " + assets + how);
+  if (config.models.empty()) return found;
+  for (const std::string& wanted : config.models)
+    if (std::find(found.begin(), found.end(), wanted) == found.end()) return fail(Code::kNotFound, "model '" + wanted + "' is not in " + assets + how);
+  return config.models;
+}
+
+}  // namespace tie::launcher

@@ -1,0 +1,119 @@
+#include "supervision/launcher/node_runner.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "os/process.h"
+#include "supervision/launcher/run_directory.h"
+#include "supervision/launcher/supervisor.h"
+
+namespace tie::launcher {
+namespace {
+
+void add_flags(CLI::App& app, LauncherFlags& flags) {
+  NodeConfig& c = flags.config;
+  app.add_option("--config", flags.config_file, "configuration file (node.toml)");
+  app.add_option("--listen", c.listen, "address:port of the public gRPC service");
+  app.add_option("--assets", c.assets, "folder with models/NAME/...");
+  app.add_option("--model", c.models, "serve only these models");
+  app.add_option("--run-dir", c.run_dir, "folder for sockets and state, in memory");
+  app.add_option("--proxy", c.proxy, "address:port of the local OpenAI-compatible proxy; none: no proxy");
+  app.add_option("--prewarmed", c.prewarmed_pairs, "request processes kept ready");
+  app.add_option("--max-requests", c.max_requests, "requests admitted at once");
+  app.add_option("--max-instances", c.max_instances, "processes of each per-request program");
+  app.add_option("--threads", c.threads, "threads of the runtime (0: one per CPU)");
+  app.add_option("--startup-timeout", c.startup_timeout_s, "seconds until the node must be ready");
+  app.add_option("--drain-timeout", c.drain_timeout_s, "seconds for requests in flight when stopping");
+  app.add_flag("--insecure-no-sandbox", c.insecure_no_sandbox, "run without any isolation, where user namespaces are missing; shown everywhere");
+  app.add_flag("--raw-logs", c.raw_logs, "keep every line of every process, also such as may hold a user's text");
+  app.add_option("--status-fd", flags.status_fd, "write progress lines to this descriptor");
+}
+
+Result<void> parse_into(LauncherFlags& flags, std::vector<std::string> arguments) {
+  CLI::App app{"Starts a TIE node on this machine and keeps it running (use it through `tie up`)", "tie-launcher"};
+  add_flags(app, flags);
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
+  try {
+    app.parse(arguments);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return fail(Code::kCancelled, "help");
+  } catch (const CLI::ParseError& error) {
+    return fail(Code::kBadRequest, error.what());
+  }
+  return {};
+}
+
+void say(int fd, const std::string& line) {
+  std::string text = line + "\n";
+  (void)!::write(fd, text.data(), text.size());
+}
+
+Result<std::unique_ptr<os::SandboxLauncher>> choose_sandbox(const NodeConfig& config) {
+  if (config.insecure_no_sandbox) return os::make_unprotected_launcher();
+  auto made = os::make_bubblewrap_launcher();
+  if (made) return made;
+  return fail(made.error().code, made.error().message + ". `tie doctor` explains; --insecure-no-sandbox runs the node without isolation");
+}
+
+Result<void> supervise(const LauncherFlags& flags, int stop_fd) {
+  const NodeConfig& config = flags.config;
+  TIE_TRY(std::string prefix, installed_prefix());
+  TIE_TRY(std::vector<std::string> models, served_models(config));
+  TIE_TRY(std::unique_ptr<os::SandboxLauncher> sandbox, choose_sandbox(config));
+  TIE_TRY(std::string run, choose_run_directory(config.run_dir));
+  TIE_TRY(RunDirectory directory, RunDirectory::create(run));
+  TIE_TRY(Stage stage, Stage::create(run, prefix));
+  NodePlace place{run, config.assets.empty() ? default_assets_folder() : config.assets, models};
+  place.policy = prefix + "/share/tie/policy.toml";
+  TIE_TRY(NodePlan plan, plan_node(config, place, stage));
+  for (const std::string& folder : plan.folders) TIE_CHECK_OK(directory.make_folder(folder));
+  TIE_CHECK_OK(os::write_file_atomic(run + "/release/manifest", as_bytes(stage.manifest().text()), 0400));
+
+  std::string release = stage.manifest().release_id();
+  say(flags.status_fd, fmt::format("release {}, sandbox {}, run directory {}", release.substr(0, 12), sandbox->name(), run));
+  if (config.insecure_no_sandbox) say(flags.status_fd, "WARNING: --insecure-no-sandbox: processes of this node are not isolated from each other");
+  if (config.raw_logs) say(flags.status_fd, "WARNING: --raw-logs: logs may hold what users wrote");
+  SupervisorOptions options;
+  options.run = run;
+  options.max_instances = config.max_instances;
+  options.startup_timeout_ms = int64_t{config.startup_timeout_s} * 1000;
+  options.drain_timeout_ms = int64_t{config.drain_timeout_s} * 1000;
+  options.raw_logs = config.raw_logs;
+  options.stop_first = {"tie-proxy", "cloudboardd"};
+  options.progress = [&](const std::string& line) { say(flags.status_fd, line); };
+  options.write_status = [&](const std::string& units) {
+    std::string text = fmt::format("{{\"release_id\":\"{}\",\"listen\":\"{}\",\"proxy\":\"{}\",\"raw_logs\":{},\"node\":{}}}\n", release, config.listen, config.proxy,
+                                   config.raw_logs, units);
+    (void)os::write_file_atomic(run + "/status.json", as_bytes(text), 0600);
+  };
+  Supervisor supervisor(*sandbox, std::move(plan.units), std::move(options));
+  return supervisor.run(stop_fd);
+}
+
+}  // namespace
+
+Result<LauncherFlags> parse_launcher_flags(const std::vector<std::string>& arguments) {
+  // Twice: first to learn the file's name, then over the file's values.
+  LauncherFlags first;
+  TIE_CHECK_OK(parse_into(first, arguments));
+  LauncherFlags out;
+  std::string file = first.config_file;
+  if (file.empty() && ::access("/etc/tie/node.toml", R_OK) == 0) file = "/etc/tie/node.toml";
+  if (!file.empty()) TIE_CHECK_OK(read_node_config(file, out.config));
+  TIE_CHECK_OK(parse_into(out, arguments));
+  TIE_CHECK_OK(check_node_config(out.config));
+  return out;
+}
+
+Result<void> run_node(const LauncherFlags& flags) {
+  TIE_TRY(os::Fd stop, os::termination_signal_fd());
+  auto outcome = supervise(flags, stop.get());
+  if (!outcome) say(flags.status_fd, "failed: " + outcome.error().message);
+  return outcome;
+}
+
+}  // namespace tie::launcher

@@ -1,0 +1,162 @@
+#include "supervision/launcher/profiles.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "supervision/launcher/run_directory.h"
+
+namespace tie::launcher {
+namespace {
+
+constexpr uint64_t kMiB = 1 << 20;
+constexpr os::ResourceLimits kHelperLimits = {.address_space_bytes = 2048 * kMiB, .cpu_seconds = 120, .open_files = 64, .file_bytes = 1};
+constexpr os::ResourceLimits kAppLimits = {.address_space_bytes = 4096 * kMiB, .cpu_seconds = 300, .open_files = 128, .file_bytes = 1024 * kMiB};
+constexpr os::ResourceLimits kDaemonLimits = {.open_files = 4096};
+
+class Planner {
+ public:
+  Planner(const NodeConfig& config, const NodePlace& place, Stage& stage) : config_(config), place_(place), stage_(stage) {}
+
+  Result<NodePlan> plan() {
+    TIE_TRY(app_assets_, stage_.app_assets(place_.assets, place_.models));
+    for (const ProcessRow& row : process_table()) {
+      if (row.life != Life::kPerModel) {
+        TIE_CHECK_OK(add(row, ""));
+        continue;
+      }
+      for (const std::string& model : place_.models) TIE_CHECK_OK(add(row, model));
+    }
+    plan_.folders.insert(plan_.folders.end(), {"log", "release", "state/cloudboardd"});
+    return std::move(plan_);
+  }
+
+ private:
+  Result<void> add(const ProcessRow& row, const std::string& model) {
+    Unit unit;
+    unit.name = model.empty() ? row.process : std::string(row.process) + "@" + model;
+    unit.life = row.life;
+    unit.restart_at_once = row.life == Life::kPerModel;
+    for (const char* name : row.after) unit.after.push_back(name);
+    // A model's container holds two programs under a small init.
+    bool container = row.life == Life::kPerModel;
+    TIE_TRY(StagedProgram program, stage_.program(container ? "afm-runtime-init" : row.process));
+    os::SandboxProfile& profile = unit.profile;
+    profile.name = unit.name;
+    profile.program = program.path;
+    profile.binds = program.binds;
+    profile.binds.push_back({.path = "/dev/null", .device = true});
+    profile.binds.push_back({.path = "/dev/urandom", .device = true});
+    unit.log_formats = program.log_formats;
+    base_profile(row, profile);
+    add_sockets(row, model, unit);
+    if (container) TIE_CHECK_OK(container_programs(unit));
+    add_files(row, profile);
+    add_arguments(row, model, profile);
+    if (row.life == Life::kPerRequest) {
+      std::string socket = std::string(row.process) == "tie-cloud-app" ? "tie_cloud_app" : row.process;
+      unit.listen_path = socket_path(place_.run, socket);
+      plan_.folders.push_back(socket);
+    }
+    plan_.units.push_back(std::move(unit));
+    return {};
+  }
+
+  void base_profile(const ProcessRow& row, os::SandboxProfile& profile) {
+    std::string_view name = row.process;
+    profile.environment = {{"LANG", "C.UTF-8"}};
+#ifdef TIE_SANITIZED
+    profile.proc = true;  // the sanitizers read /proc/self/maps
+    profile.environment.emplace_back("ASAN_OPTIONS", "detect_leaks=0");
+#endif
+    if (row.life == Life::kPerRequest) {
+      profile.environment.emplace_back("LISTEN_FDS", "1");
+      profile.syscalls = os::SyscallPolicy::kPerRequest;
+      profile.limits = name == "cb_jobhelper" ? kHelperLimits : kAppLimits;
+      return;
+    }
+    profile.environment.emplace_back("TIE_READY_FD", "3");
+    profile.limits = kDaemonLimits;
+    profile.syscalls = row.life == Life::kPerModel ? os::SyscallPolicy::kContainer : os::SyscallPolicy::kDaemon;
+    if (name == "cloudboardd") {
+      profile.syscalls = os::SyscallPolicy::kNetworkDaemon;
+      profile.host_network = true;
+    }
+  }
+
+  // A served socket's folder is writable, because the daemon makes the socket in it; of others only connecting is possible.
+  void add_sockets(const ProcessRow& row, const std::string& model, Unit& unit) {
+    for (const Edge& edge : row.serves) add_socket(edge, model, true, unit);
+    for (const Edge& edge : row.connects) {
+      if (is_model_socket(edge.socket) && model.empty()) {
+        // One that talks to every model sees the folder that holds one such socket for each.
+        unit.profile.binds.push_back({.path = place_.run + "/" + edge.socket});
+      } else {
+        add_socket(edge, model, false, unit);
+      }
+    }
+  }
+
+  void add_socket(const Edge& edge, const std::string& model, bool serves, Unit& unit) {
+    std::string path = is_model_socket(edge.socket) ? model_socket_path(place_.run, edge.socket, model) : socket_path(place_.run, edge.socket);
+    std::string folder = path.substr(0, path.rfind('/'));
+    unit.profile.binds.push_back({.path = folder, .writable = serves});
+    if (serves) plan_.folders.push_back(folder.substr(place_.run.size() + 1));
+    if (edge.flag != nullptr) unit.profile.arguments.insert(unit.profile.arguments.end(), {edge.flag, path});
+  }
+
+  Result<void> container_programs(Unit& unit) {
+    for (const char* name : {"afm-runtime", "tie-status-probe"}) {
+      TIE_TRY(StagedProgram program, stage_.program(name));
+      unit.profile.binds.push_back({.path = program.path});
+      unit.log_formats.insert(unit.log_formats.end(), program.log_formats.begin(), program.log_formats.end());
+      // The loader looks for each program's libraries in the same place, so the three share one folder.
+      if (!program.binds.empty()) TIE_CHECK_OK(stage_.merge_libraries(name, "afm-runtime-init"));
+    }
+    return {};
+  }
+
+  void add_files(const ProcessRow& row, os::SandboxProfile& profile) {
+    std::string_view name = row.process;
+    auto& binds = profile.binds;
+    if (name == "tie-model-owner" || name == "workload_servicesd") binds.push_back({.path = place_.assets});
+    if (name == "workload_servicesd") binds.push_back({.path = place_.run + "/release"});
+    if (name == "tie-cloud-app") binds.push_back({.path = app_assets_});
+    if (name == "cloudboardd") binds.push_back({.path = place_.run + "/state/cloudboardd", .writable = true});
+    // The runtime asks the kernel about CPUs and memory, the probe about its sibling.
+    if (row.life == Life::kPerModel || name == "gpuhealthd") profile.proc = true;
+  }
+
+  void add_arguments(const ProcessRow& row, const std::string& model, os::SandboxProfile& profile) {
+    std::string_view name = row.process;
+    auto add = [&](std::initializer_list<std::string> words) { profile.arguments.insert(profile.arguments.end(), words); };
+    std::string threads = std::to_string(config_.threads != 0 ? config_.threads : std::max(1u, std::thread::hardware_concurrency()));
+    if (name == "cloudboardd")
+      add({"--listen", config_.listen, "--state-dir", place_.run + "/state/cloudboardd", "--prewarmed", std::to_string(config_.prewarmed_pairs), "--max-requests",
+           std::to_string(config_.max_requests)});
+    if (name == "tie-model-owner") add({"--assets", place_.assets, "--release-id", stage_.manifest().release_id()});
+    if (name == "workload_servicesd") add({"--release-manifest", place_.run + "/release/manifest", "--assets", place_.assets});
+    if (name == "tie-cloud-app") add({"--assets", app_assets_, "--runtime-dir", place_.run + "/runtime"});
+    if (name == "tie-controllerd")
+      for (const std::string& m : place_.models) add({"--probe", m + "=" + model_socket_path(place_.run, "probe", m)});
+    if (row.life == Life::kPerModel) {
+      std::string libexec = stage_.prefix() + "/libexec/tie/", runtime = model_socket_path(place_.run, "runtime", model);
+      add({"--", libexec + "afm-runtime", "--model", model, "--socket", runtime, "--owner-socket", socket_path(place_.run, "owner"), "--threads", threads});
+      add({"--", libexec + "tie-status-probe", "--model", model, "--runtime-socket", runtime, "--socket", model_socket_path(place_.run, "probe", model),
+           "--runtime-pid-from-parent"});
+    }
+  }
+
+  const NodeConfig& config_;
+  const NodePlace& place_;
+  Stage& stage_;
+  NodePlan plan_;
+  std::string app_assets_;
+};
+
+}  // namespace
+
+Result<NodePlan> plan_node(const NodeConfig& config, const NodePlace& place, Stage& stage) { return Planner(config, place, stage).plan(); }
+
+}  // namespace tie::launcher

@@ -1,0 +1,100 @@
+#include "supervision/launcher/stage.h"
+
+#include <filesystem>
+
+#include "os/program_files.h"
+
+namespace tie::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+Result<void> copy_tree(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  if (!fs::is_directory(from, error)) return {};
+  fs::create_directories(to, error);
+  if (!error) fs::copy(from, to, fs::copy_options::recursive | fs::copy_options::overwrite_existing, error);
+  if (error) return fail(Code::kIo, "copying " + from.string() + " into memory: " + error.message());
+  return {};
+}
+
+Result<void> copy_one(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::create_directories(to.parent_path(), error);
+  if (!error) fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
+  if (error) return fail(Code::kIo, "copying " + from.string() + " into memory: " + error.message());
+  return {};
+}
+
+}  // namespace
+
+Result<Stage> Stage::create(const std::string& run, const std::string& prefix) {
+  Stage out;
+  out.root_ = run + "/stage";
+  out.prefix_ = out.root_ + "/prefix";
+  for (const char* folder : {"bin", "lib", "libexec"}) TIE_CHECK_OK(copy_tree(fs::path(prefix) / folder, fs::path(out.prefix_) / folder));
+  TIE_TRY(out.manifest_, measure_release(out.prefix_));
+  return out;
+}
+
+Result<void> Stage::stage_library(const std::string& library, const std::string& folder) {
+  auto known = libraries_.find(library);
+  if (known == libraries_.end()) {
+    std::string copy = root_ + "/pool/" + std::to_string(libraries_.size());
+    TIE_CHECK_OK(copy_one(library, copy));
+    known = libraries_.emplace(library, copy).first;
+  }
+  // Programs share the copies: a hard link costs no memory.
+  std::error_code error;
+  fs::path link = fs::path(folder) / fs::path(library).filename();
+  if (fs::exists(link, error)) return {};
+  fs::create_hard_link(known->second, link, error);
+  if (error) return fail(Code::kIo, "linking a staged library: " + error.message());
+  return {};
+}
+
+Result<StagedProgram> Stage::program(const std::string& name) {
+  StagedProgram out;
+  out.path = prefix_ + "/libexec/tie/" + name;
+  std::error_code error;
+  if (!fs::exists(out.path, error)) return fail(Code::kNotFound, "the installed tree has no program libexec/tie/" + name);
+  TIE_TRY(out.log_formats, os::program_log_formats(out.path));
+  TIE_TRY(os::ProgramLibraries needed, os::program_libraries(out.path));
+  if (needed.loader.empty()) return out;
+  std::string folder = root_ + "/libraries/" + name;
+  fs::create_directories(folder, error);
+  TIE_CHECK_OK(stage_library(needed.loader, folder));
+  for (const std::string& library : needed.libraries) TIE_CHECK_OK(stage_library(library, folder));
+  // One folder serves as the loader's place and as its default search path, which is where libc was found.
+  out.binds.push_back({folder, fs::path(needed.loader).parent_path()});
+  std::string search = "/lib/x86_64-linux-gnu";
+  for (const std::string& library : needed.libraries)
+    if (fs::path(library).filename().string().starts_with("libc.so")) search = fs::path(library).parent_path();
+  if (search != out.binds[0].at) out.binds.push_back({folder, search});
+  return out;
+}
+
+Result<void> Stage::merge_libraries(const std::string& from, const std::string& into) {
+  std::error_code error;
+  fs::path target = root_ + "/libraries/" + into;
+  for (const auto& entry : fs::directory_iterator(root_ + "/libraries/" + from, error)) {
+    fs::path copy = target / entry.path().filename();
+    if (fs::exists(copy, error)) continue;
+    fs::create_hard_link(entry.path(), copy, error);
+    if (error) return fail(Code::kIo, "linking a staged library: " + error.message());
+  }
+  return {};
+}
+
+Result<std::string> Stage::app_assets(const std::string& assets, const std::vector<std::string>& models) {
+  std::string out = root_ + "/app-assets";
+  for (const std::string& model : models) {
+    std::string from = assets + "/models/" + model + "/", to = out + "/models/" + model + "/";
+    for (const char* file : {"tokenizer.img", "model.toml"}) TIE_CHECK_OK(copy_one(from + file, to + file));
+    std::error_code error;
+    if (fs::exists(from + "template.jinja", error)) TIE_CHECK_OK(copy_one(from + "template.jinja", to + "template.jinja"));
+  }
+  return out;
+}
+
+}  // namespace tie::launcher

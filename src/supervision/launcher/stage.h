@@ -1,0 +1,44 @@
+// Copies of what will run, in memory: each program, the shared libraries it loads, and the model files that per-request processes read.
+// Only staged copies are executed and measured, so what was measured is what runs even when the installed tree changes underneath.
+// Used once at start, by one thread. The copies live below RUN/stage and go with the run directory.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "os/sandbox.h"
+#include "supervision/launcher/release_manifest.h"
+
+namespace tie::launcher {
+
+struct StagedProgram {
+  std::string path;                      // RUN/stage/prefix/libexec/tie/NAME
+  std::vector<os::Bind> binds;           // its loader and libraries, for a sandbox
+  std::vector<std::string> log_formats;  // the lines it may write
+};
+
+class Stage {
+ public:
+  // Copies PREFIX/{bin,lib,libexec} below RUN/stage/prefix and measures the copies.
+  static Result<Stage> create(const std::string& run, const std::string& prefix);
+
+  const ReleaseManifest& manifest() const { return manifest_; }
+  const std::string& prefix() const { return prefix_; }
+  // A program of libexec/tie with what it needs. kNotFound when the tree lacks it.
+  Result<StagedProgram> program(const std::string& name);
+  // Adds the libraries of one staged program to another's folder, for programs that share a sandbox.
+  Result<void> merge_libraries(const std::string& from, const std::string& into);
+  // RUN/stage/app-assets/models/MODEL/{tokenizer.img, template.jinja, model.toml}: what a request process may read, weights not among it.
+  Result<std::string> app_assets(const std::string& assets, const std::vector<std::string>& models);
+
+ private:
+  Result<void> stage_library(const std::string& library, const std::string& folder);
+
+  std::string root_;    // RUN/stage
+  std::string prefix_;  // RUN/stage/prefix
+  ReleaseManifest manifest_;
+  std::map<std::string, std::string> libraries_;  // host path -> staged copy
+};
+
+}  // namespace tie::launcher
