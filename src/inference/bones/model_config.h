@@ -10,14 +10,15 @@
 namespace tie::bones {
 
 enum class Activation : uint32_t { kSilu = 0, kGeluTanh = 1 };
-enum class RopeScaling : uint32_t { kNone = 0, kLinear = 1, kYarn = 2, kLlama3 = 3, kLongRope = 4 };
+// Llama 3's and Phi-3's scaling come as per-dimension factors in a tensor (Role::kRopeFactors) and need no kind of their own.
+enum class RopeScaling : uint32_t { kNone = 0, kLinear = 1, kYarn = 2 };
 
 // One set of rotary angles. Layers choose between the global set and the local one (Gemma 3 has two bases).
 struct RopeConfig {
   float base = 10000.0f;
   RopeScaling scaling = RopeScaling::kNone;
   float factor = 1.0f;                    // context is stretched by this
-  uint32_t original_context = 0;          // of the training run; yarn, longrope
+  uint32_t original_context = 0;          // of the training run; yarn
   float yarn_beta_fast = 32.0f, yarn_beta_slow = 1.0f;
   float yarn_ext_factor = 1.0f;
   float attention_factor = 1.0f;          // multiplies cos and sin

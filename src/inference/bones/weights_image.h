@@ -33,7 +33,7 @@ enum class Packing : uint32_t {
 };
 
 enum class Role : uint32_t {
-  kEmbedding = 0, kOutputNorm, kOutput, kRopeFactorsGlobal,
+  kEmbedding = 0, kOutputNorm, kOutput, kRopeFactors,
   kAttentionNorm = 16, kQ, kK, kV, kQBias, kKBias, kVBias, kQNorm, kKNorm, kAttentionOutput, kPostAttentionNorm,
   kFfnNorm, kGate, kUp, kDown, kPostFfnNorm,
 };

@@ -1,0 +1,7 @@
+// Parts of the AVX-512 kernel set that live in files of their own.
+#pragma once
+#include "inference/bones/kernels/kernel_set.h"
+
+namespace tie::bones::avx512 {
+void quantised_matmul(const MatmulJob& job);  // packings Q4, Q5, Q6, Q8
+}

@@ -1,0 +1,28 @@
+// The AVX-512 kernel set: F, BW, DQ, VL, VNNI, GFNI. This folder alone is compiled for it.
+#include <immintrin.h>
+
+#include "inference/bones/kernels/avx512/avx512.h"
+#include "inference/bones/kernels/packing_ids.h"
+
+namespace tie::bones {
+namespace {
+
+#include "inference/bones/kernels/avx512/vector.inc.h"
+#include "inference/bones/kernels/simd/vector_kernels.inc.h"
+#include "inference/bones/kernels/simd/float_matmul.inc.h"
+
+void matmul(const MatmulJob& job) {
+  switch (static_cast<uint32_t>(job.w.packing)) {
+    case kPackingF16: return float_matmul<FloatKind::kF16>(job);
+    case kPackingBf16: return float_matmul<FloatKind::kBf16>(job);
+    case kPackingF32: return float_matmul<FloatKind::kF32>(job);
+    default: return avx512::quantised_matmul(job);
+  }
+}
+
+}  // namespace
+
+const KernelSet kAvx512Kernels = {"avx512", matmul, quantize, rms_scale, scale_mul, scale_mul_add, add, rotate,
+                                  silu_gate, gelu_gate, soft_cap, store_kv, attend_block, merge_partial};
+
+}  // namespace tie::bones

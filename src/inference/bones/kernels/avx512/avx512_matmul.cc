@@ -1,0 +1,317 @@
+// Quantised products with AVX-512 VNNI. Two shapes: up to 12 rows straight from the packed tiles (one sequential stream of weights), and more rows from a
+// panel of 32 columns unpacked once into the caches. Longer than a usual file because each packing has its own unrolled tile.
+// dpbusd is written as assembly because the compiler copies its accumulators otherwise.
+#include <immintrin.h>
+
+#include "inference/bones/kernels/avx512/avx512.h"
+#include "inference/bones/kernels/packing_ids.h"
+
+namespace tie::bones::avx512 {
+namespace {
+
+inline void dot(__m512i& acc, __m512i w, __m512i x) { asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x)); }
+inline void dot_broadcast(__m512i& acc, __m512i w, const int8_t* x) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*reinterpret_cast<const int32_t*>(x)));
+}
+inline __m512i load(const std::byte* p) { return _mm512_loadu_si512(p); }
+inline __m512 halves(const std::byte* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline __m512i low_nibbles(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
+inline __m512i high_nibbles(__m512i v) { return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64(0x1020408000000000), 0); }  // v >> 4 in each byte
+
+// What one block of a packing needs: codes of group g, where scales lie. kHalves: two scales per block.
+struct Q4 {
+  static constexpr bool kMinimum = true, kHalves = false;
+  static constexpr int kLines = 5;
+  __m512i v[4];
+  explicit Q4(const std::byte* strip, uint32_t b) {
+    tile = strip + size_t{b} * kQ4TileBytes;
+    for (int j = 0; j < 4; ++j) v[j] = load(tile + 64 * j);
+  }
+  const std::byte* tile;
+  template <int G> __m512i codes() const { return G < 4 ? low_nibbles(v[G & 3]) : high_nibbles(v[G & 3]); }
+  __m512 scale(int) const { return halves(tile + 256); }
+  __m512 minimum() const { return halves(tile + 288); }
+  static constexpr size_t kBlockBytes = kQ4TileBytes;
+};
+
+struct Q5 {
+  static constexpr bool kMinimum = true, kHalves = false;
+  static constexpr int kLines = 6;
+  __m512i v[4];
+  const std::byte* tile;
+  explicit Q5(const std::byte* strip, uint32_t b) {
+    tile = strip + size_t{b} * kQ5TileBytes;
+    for (int j = 0; j < 4; ++j) v[j] = load(tile + 64 * j);
+  }
+  template <int G> __m512i codes() const {
+    const __m512i nibbles = G < 4 ? low_nibbles(v[G & 3]) : high_nibbles(v[G & 3]);
+    uint64_t bits;
+    __builtin_memcpy(&bits, tile + 256 + 8 * G, 8);
+    return _mm512_mask_add_epi8(nibbles, _cvtu64_mask64(bits), nibbles, _mm512_set1_epi8(16));
+  }
+  __m512 scale(int) const { return halves(tile + 320); }
+  __m512 minimum() const { return halves(tile + 352); }
+  static constexpr size_t kBlockBytes = kQ5TileBytes;
+};
+
+struct Q6 {
+  static constexpr bool kMinimum = false, kHalves = true;
+  static constexpr int kLines = 7;
+  __m512i v[4], pairs[2];
+  const std::byte* tile;
+  explicit Q6(const std::byte* strip, uint32_t b) {
+    tile = strip + size_t{b} * kQ6TileBytes;
+    for (int j = 0; j < 4; ++j) v[j] = load(tile + 64 * j);
+    pairs[0] = load(tile + 256);
+    pairs[1] = load(tile + 320);
+  }
+  template <int G> __m512i codes() const {
+    const __m512i nibbles = G < 4 ? low_nibbles(v[G & 3]) : high_nibbles(v[G & 3]), p = pairs[G / 4];
+    constexpr int kAt = G % 4;
+    const __m512i moved = kAt == 0 ? _mm512_slli_epi16(p, 4) : kAt == 1 ? _mm512_slli_epi16(p, 2) : kAt == 2 ? p : _mm512_srli_epi16(p, 2);
+    return _mm512_or_si512(nibbles, _mm512_and_si512(moved, _mm512_set1_epi8(0x30)));
+  }
+  __m512 scale(int half) const { return halves(tile + 384 + 32 * half); }
+  __m512 minimum() const { return _mm512_setzero_ps(); }
+  static constexpr size_t kBlockBytes = kQ6TileBytes;
+};
+
+struct Q8 {
+  static constexpr bool kMinimum = false, kHalves = false;
+  static constexpr int kLines = 9;
+  const std::byte* tile;
+  uint32_t odd;
+  explicit Q8(const std::byte* strip, uint32_t b) : tile(strip + size_t{b / 2} * kQ8TileBytes), odd(b & 1) {}
+  template <int G> __m512i codes() const { return load(tile + 512 * odd + 64 * G); }
+  __m512 scale(int) const { return halves(tile + 1024 + 32 * odd); }
+  __m512 minimum() const { return _mm512_setzero_ps(); }
+  static constexpr size_t kBlockBytes = kQ8TileBytes / 2;
+};
+
+template <typename P>
+size_t strip_stride(uint32_t blocks) {
+  if constexpr (__is_same(P, Q8)) return size_t{(blocks + 1) / 2} * kQ8TileBytes;
+  return blocks * P::kBlockBytes;
+}
+
+// Where the integer sums start so that codes count from zero.
+template <typename P>
+inline __m512i start_sum(const int32_t* neg128, const int32_t* neg32, uint32_t r) {
+  if constexpr (__is_same(P, Q8)) return _mm512_set1_epi32(neg128[r]);
+  if constexpr (__is_same(P, Q6)) return _mm512_set1_epi32(neg32[r]);
+  return _mm512_setzero_si512();
+}
+
+inline void finish(float* out, __m512 acc, bool add) { _mm512_storeu_ps(out, add ? _mm512_add_ps(_mm512_loadu_ps(out), acc) : acc); }
+
+template <typename P, int R, int G>
+inline void fused_group(const P& block, const int8_t* codes, __m512i (&d)[R]) {
+  const __m512i w = block.template codes<G>();
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) dot_broadcast(d[r], w, codes + (G * R + r) * 4);
+}
+
+template <typename P, int R>
+inline void fused_tail(const P& block, int half, const float* scale, const __m512i (&d)[R], __m512 (&acc)[R]) {
+  const __m512 s = block.scale(half);
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d[r]), _mm512_mul_ps(s, _mm512_set1_ps(scale[r])), acc[r]);
+}
+
+// One strip of 16 columns by R rows.
+template <typename P, int R>
+void fused_strip(const std::byte* strip, const Activations& x, uint32_t blocks, float* out, size_t stride, bool add) {
+  __m512 acc[R];
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) acc[r] = _mm512_setzero_ps();
+  const int8_t* codes = x.codes;
+  for (uint32_t b = 0; b < blocks; ++b, codes += 32 * R) {
+    const P block(strip, b);
+    for (int line = 0; line < P::kLines; ++line) _mm_prefetch(reinterpret_cast<const char*>(block.tile) + 3072 + 64 * line, _MM_HINT_T0);
+    __m512i d[R];
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) d[r] = start_sum<P>(x.neg128 + size_t{b} * R, x.neg32 + size_t{b} * 2 * R, r);
+    fused_group<P, R, 0>(block, codes, d);
+    fused_group<P, R, 1>(block, codes, d);
+    fused_group<P, R, 2>(block, codes, d);
+    fused_group<P, R, 3>(block, codes, d);
+    if constexpr (P::kHalves) {
+      fused_tail(block, 0, x.scale + size_t{b} * R, d, acc);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) d[r] = start_sum<P>(x.neg128, x.neg32 + (size_t{b} * 2 + 1) * R, r);
+    }
+    fused_group<P, R, 4>(block, codes, d);
+    fused_group<P, R, 5>(block, codes, d);
+    fused_group<P, R, 6>(block, codes, d);
+    fused_group<P, R, 7>(block, codes, d);
+    fused_tail(block, 1, x.scale + size_t{b} * R, d, acc);
+    if constexpr (P::kMinimum) {
+      const __m512 m = block.minimum();
+#pragma GCC unroll 12
+      for (int r = 0; r < R; ++r) acc[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(x.sum[size_t{b} * R + r]), acc[r]);
+    }
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < R; ++r) finish(out + r * stride, acc[r], add);
+}
+
+template <typename P, int R>
+void fused(const MatmulJob& job) {
+  const uint32_t blocks = job.x->blocks();
+  const size_t bytes = strip_stride<P>(blocks);
+  const std::byte* strip = job.w.data + job.first_strip * bytes;
+  for (uint32_t s = 0; s < job.n_strips; ++s, strip += bytes) fused_strip<P, R>(strip, *job.x, blocks, job.out + s * kStrip, job.out_stride, job.add);
+}
+
+// ---- more than 12 rows: a panel of S strips, unpacked ----
+
+constexpr uint32_t kPanelRows = 6;
+
+// The panel in scratch: codes [block][group][S][64 bytes], then scales [block][half][S][16], then minima [block][S][16].
+template <typename P, int S>
+struct Panel {
+  static constexpr uint32_t kScales = P::kHalves ? 2 : 1;
+  std::byte* codes;
+  float* scale;
+  float* minimum;
+  Panel(std::byte* scratch, uint32_t blocks)
+      : codes(scratch), scale(reinterpret_cast<float*>(scratch + size_t{blocks} * 512 * S)), minimum(scale + size_t{blocks} * kScales * S * 16) {}
+};
+
+template <typename P, int S, int G>
+inline void unpack_group(const P& block, std::byte* codes, uint32_t s) {
+  _mm512_store_si512(codes + (G * S + s) * 64, block.template codes<G>());
+}
+
+template <typename P, int S>
+void unpack(const Panel<P, S>& panel, const std::byte* strip, uint32_t s, uint32_t blocks) {
+  for (uint32_t b = 0; b < blocks; ++b) {
+    const P block(strip, b);
+    std::byte* codes = panel.codes + size_t{b} * 512 * S;
+    unpack_group<P, S, 0>(block, codes, s);
+    unpack_group<P, S, 1>(block, codes, s);
+    unpack_group<P, S, 2>(block, codes, s);
+    unpack_group<P, S, 3>(block, codes, s);
+    unpack_group<P, S, 4>(block, codes, s);
+    unpack_group<P, S, 5>(block, codes, s);
+    unpack_group<P, S, 6>(block, codes, s);
+    unpack_group<P, S, 7>(block, codes, s);
+    for (uint32_t h = 0; h < panel.kScales; ++h) _mm512_store_ps(panel.scale + ((size_t{b} * panel.kScales + h) * S + s) * 16, block.scale(h));
+    if constexpr (P::kMinimum) _mm512_store_ps(panel.minimum + (size_t{b} * S + s) * 16, block.minimum());
+  }
+}
+
+template <int S>
+inline void panel_groups(const std::byte* w, const int8_t* codes, int from, int to, __m512i (&d)[kPanelRows][S]) {
+#pragma GCC unroll 8
+  for (int g = from; g < to; ++g) {
+    __m512i v[S];
+#pragma GCC unroll 2
+    for (int s = 0; s < S; ++s) v[s] = load(w + (g * S + s) * 64);
+#pragma GCC unroll 6
+    for (uint32_t r = 0; r < kPanelRows; ++r) {
+      int32_t four;
+      __builtin_memcpy(&four, codes + (g * kPanelRows + r) * 4, 4);
+      const __m512i x = _mm512_set1_epi32(four);
+#pragma GCC unroll 2
+      for (int s = 0; s < S; ++s) dot(d[r][s], v[s], x);
+    }
+  }
+}
+
+template <int S>
+inline void panel_tail(const float* w_scale, const float* x_scale, const __m512i (&d)[kPanelRows][S], __m512 (&acc)[kPanelRows][S]) {
+#pragma GCC unroll 6
+  for (uint32_t r = 0; r < kPanelRows; ++r) {
+    const __m512 x = _mm512_set1_ps(x_scale[r]);
+#pragma GCC unroll 2
+    for (int s = 0; s < S; ++s)
+      acc[r][s] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d[r][s]), _mm512_mul_ps(_mm512_load_ps(w_scale + 16 * s), x), acc[r][s]);
+  }
+}
+
+// One tile of 6 rows by S strips.
+template <typename P, int S>
+void panel_tile(const Panel<P, S>& panel, const Activations& x, uint32_t tile, uint32_t blocks, float* out, size_t stride, bool add) {
+  __m512 acc[kPanelRows][S];
+#pragma GCC unroll 6
+  for (uint32_t r = 0; r < kPanelRows; ++r)
+#pragma GCC unroll 2
+    for (int s = 0; s < S; ++s) acc[r][s] = _mm512_setzero_ps();
+  const size_t first = size_t{tile} * blocks;
+  const int8_t* codes = x.codes + first * 32 * kPanelRows;
+  for (uint32_t b = 0; b < blocks; ++b, codes += 32 * kPanelRows) {
+    const std::byte* w = panel.codes + size_t{b} * 512 * S;
+    const size_t at = (first + b) * kPanelRows;
+    __m512i d[kPanelRows][S];
+#pragma GCC unroll 6
+    for (uint32_t r = 0; r < kPanelRows; ++r)
+#pragma GCC unroll 2
+      for (int s = 0; s < S; ++s) d[r][s] = start_sum<P>(x.neg128 + at, x.neg32 + 2 * at, r);
+    if constexpr (P::kHalves) {
+      panel_groups<S>(w, codes, 0, 4, d);
+      panel_tail<S>(panel.scale + size_t{b} * 2 * S * 16, x.scale + at, d, acc);
+#pragma GCC unroll 6
+      for (uint32_t r = 0; r < kPanelRows; ++r)
+#pragma GCC unroll 2
+        for (int s = 0; s < S; ++s) d[r][s] = start_sum<P>(x.neg128, x.neg32 + 2 * at + kPanelRows, r);
+      panel_groups<S>(w, codes, 4, 8, d);
+      panel_tail<S>(panel.scale + (size_t{b} * 2 + 1) * S * 16, x.scale + at, d, acc);
+    } else {
+      panel_groups<S>(w, codes, 0, 8, d);
+      panel_tail<S>(panel.scale + size_t{b} * S * 16, x.scale + at, d, acc);
+    }
+    if constexpr (P::kMinimum) {
+#pragma GCC unroll 6
+      for (uint32_t r = 0; r < kPanelRows; ++r) {
+        const __m512 sum = _mm512_set1_ps(x.sum[at + r]);
+#pragma GCC unroll 2
+        for (int s = 0; s < S; ++s) acc[r][s] = _mm512_fmadd_ps(_mm512_load_ps(panel.minimum + (size_t{b} * S + s) * 16), sum, acc[r][s]);
+      }
+    }
+  }
+  const uint32_t rows = x.rows - tile * kPanelRows < kPanelRows ? x.rows - tile * kPanelRows : kPanelRows;
+#pragma GCC unroll 6
+  for (uint32_t r = 0; r < kPanelRows; ++r)
+    if (r < rows)
+#pragma GCC unroll 2
+      for (int s = 0; s < S; ++s) finish(out + (size_t{tile} * kPanelRows + r) * stride + 16 * s, acc[r][s], add);
+}
+
+template <typename P, int S>
+void panel_strips(const MatmulJob& job, uint32_t strip) {
+  const uint32_t blocks = job.x->blocks();
+  const Panel<P, S> panel(job.scratch, blocks);
+  const size_t bytes = strip_stride<P>(blocks);
+  for (uint32_t s = 0; s < S; ++s) unpack<P, S>(panel, job.w.data + (job.first_strip + strip + s) * bytes, s, blocks);
+  for (uint32_t tile = 0; tile < job.x->tiles(); ++tile) panel_tile<P, S>(panel, *job.x, tile, blocks, job.out + strip * kStrip, job.out_stride, job.add);
+}
+
+template <typename P>
+void by_panels(const MatmulJob& job) {
+  uint32_t strip = 0;
+  for (; strip + 2 <= job.n_strips; strip += 2) panel_strips<P, 2>(job, strip);
+  if (strip < job.n_strips) panel_strips<P, 1>(job, strip);
+}
+
+template <typename P>
+void quantised(const MatmulJob& job) {
+  using Fn = void (*)(const MatmulJob&);
+  static constexpr Fn kFused[kMaxTileRows] = {fused<P, 1>, fused<P, 2>, fused<P, 3>, fused<P, 4>, fused<P, 5>, fused<P, 6>,
+                                              fused<P, 7>, fused<P, 8>, fused<P, 9>, fused<P, 10>, fused<P, 11>, fused<P, 12>};
+  if (job.x->rows <= kMaxTileRows && job.x->rows_per_tile == job.x->rows) return kFused[job.x->rows - 1](job);
+  by_panels<P>(job);
+}
+
+}  // namespace
+
+void quantised_matmul(const MatmulJob& job) {
+  switch (static_cast<uint32_t>(job.w.packing)) {
+    case kPackingQ4: return quantised<Q4>(job);
+    case kPackingQ5: return quantised<Q5>(job);
+    case kPackingQ6: return quantised<Q6>(job);
+    default: return quantised<Q8>(job);
+  }
+}
+
+}  // namespace tie::bones::avx512

@@ -1,0 +1,17 @@
+// Chooses a kernel set by what the CPU and the operating system support.
+#pragma once
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "inference/bones/kernels/kernel_set.h"
+
+namespace tie::bones {
+
+// Sets that this CPU can run, fastest first; the reference set is always last.
+std::vector<const KernelSet*> runnable_kernel_sets();
+
+// By name; empty = the fastest. kUnsupportedFeature when unknown or not runnable here.
+Result<const KernelSet*> choose_kernel_set(std::string_view name);
+
+}  // namespace tie::bones

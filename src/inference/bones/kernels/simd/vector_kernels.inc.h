@@ -1,0 +1,276 @@
+// Everything but the matrix products, written once over a class V of 16 floats. Included by the one file of each instruction set, inside its anonymous
+// namespace, after V is defined; it includes nothing that has inline functions of external linkage. Order of operations: kernel_set.h.
+
+static inline V exp_v(V x) {
+  const typename V::Mask tiny = V::less(x, V::set(-87.3f));
+  x = V::min(x, V::set(88.0f));
+  const V n = V::round(V::mul(x, V::set(1.44269504f)));
+  V r = V::fma(n, V::set(-0.693359375f), x);
+  r = V::fma(n, V::set(2.12194440e-4f), r);
+  V p = V::set(1.9875691500e-4f);
+  p = V::fma(p, r, V::set(1.3981999507e-3f));
+  p = V::fma(p, r, V::set(8.3334519073e-3f));
+  p = V::fma(p, r, V::set(4.1665795894e-2f));
+  p = V::fma(p, r, V::set(1.6666665459e-1f));
+  p = V::fma(p, r, V::set(5.0000001201e-1f));
+  const V y = V::add(V::fma(p, V::mul(r, r), r), V::set(1.0f));
+  return V::zero_where(tiny, V::mul(y, V::power_of_two(n)));
+}
+
+static inline float exp_scalar(float x) { return V::first(exp_v(V::set(x))); }
+
+static inline V tanh_v(V x) {
+  return V::sub(V::set(1.0f), V::div(V::set(2.0f), V::add(exp_v(V::add(x, x)), V::set(1.0f))));
+}
+static inline V silu_v(V x) { return V::div(x, V::add(V::set(1.0f), exp_v(V::sub(V::set(0.0f), x)))); }
+static inline V gelu_v(V x) {
+  const V inner = V::mul(x, V::fma(V::mul(x, x), V::set(0.044715f * 0.7978845608f), V::set(0.7978845608f)));
+  return V::mul(V::mul(V::set(0.5f), x), V::add(V::set(1.0f), tanh_v(inner)));
+}
+
+// Calls f(offset, V::Part) over n floats: whole vectors, then one part of the rest.
+template <typename F>
+static inline void each_vector(uint32_t n, F f) {
+  uint32_t i = 0;
+  for (; i + 16 <= n; i += 16) f(i, 16u);
+  if (i < n) f(i, n - i);
+}
+
+static float rms_scale(const float* x, uint32_t n, float epsilon) {
+  V sum = V::set(0.0f);
+  each_vector(n, [&](uint32_t i, uint32_t count) {
+    const V v = V::load_part(x + i, count);
+    sum = V::fma(v, v, sum);
+  });
+  return 1.0f / V::scalar_sqrt(V::fold(sum) / static_cast<float>(n) + epsilon);
+}
+
+static void scale_mul(float* out, const float* x, float scale, const float* weight, uint32_t n) {
+  each_vector(n, [&](uint32_t i, uint32_t count) {
+    V::store_part(out + i, count, V::mul(V::mul(V::load_part(x + i, count), V::set(scale)), V::load_part(weight + i, count)));
+  });
+}
+
+static void scale_mul_add(float* out, const float* x, float scale, const float* weight, uint32_t n) {
+  each_vector(n, [&](uint32_t i, uint32_t count) {
+    const V y = V::mul(V::mul(V::load_part(x + i, count), V::set(scale)), V::load_part(weight + i, count));
+    V::store_part(out + i, count, V::add(V::load_part(out + i, count), y));
+  });
+}
+
+static void add(float* out, const float* x, uint32_t n) {
+  each_vector(n, [&](uint32_t i, uint32_t count) {
+    V::store_part(out + i, count, V::add(V::load_part(out + i, count), V::load_part(x + i, count)));
+  });
+}
+
+static void rotate(float* head, const float* cos, const float* sin, uint32_t half) {
+  each_vector(half, [&](uint32_t i, uint32_t count) {
+    const V a = V::load_part(head + i, count), b = V::load_part(head + half + i, count);
+    const V c = V::load_part(cos + i, count), s = V::load_part(sin + i, count);
+    V::store_part(head + i, count, V::fma(a, c, V::sub(V::set(-0.0f), V::mul(b, s))));
+    V::store_part(head + half + i, count, V::fma(a, s, V::mul(b, c)));
+  });
+}
+
+static void silu_gate(float* gate, const float* up, uint32_t n) {
+  each_vector(n, [&](uint32_t i, uint32_t count) {
+    V::store_part(gate + i, count, V::mul(silu_v(V::load_part(gate + i, count)), V::load_part(up + i, count)));
+  });
+}
+
+static void gelu_gate(float* gate, const float* up, uint32_t n) {
+  each_vector(n, [&](uint32_t i, uint32_t count) {
+    V::store_part(gate + i, count, V::mul(gelu_v(V::load_part(gate + i, count)), V::load_part(up + i, count)));
+  });
+}
+
+static void soft_cap(float* x, float cap, uint32_t n) {
+  each_vector(n, [&](uint32_t i, uint32_t count) {
+    V::store_part(x + i, count, V::mul(V::set(cap), tanh_v(V::div(V::load_part(x + i, count), V::set(cap)))));
+  });
+}
+
+static inline V scaled_input(const QuantizeJob& job, uint32_t row, uint32_t at) {
+  V y = V::load(job.x + row * job.x_stride + (at - job.x_first_block * kBlock));
+  if (job.row_scale) y = V::mul(y, V::set(job.row_scale[row]));
+  if (job.weight) y = V::mul(y, V::load(job.weight + at));
+  return y;
+}
+
+// Writes codes, scale and sums of one block of one row whose two vectors of values are a and b.
+static inline void write_block(Activations& out, size_t block, uint32_t r, V a, V b) {
+  const uint32_t R = out.rows_per_tile;
+  const float amax = V::fold_max(V::max(V::abs(a), V::abs(b)));
+  const bool usable = amax > 1e-30f;
+  const V inverse = V::set(usable ? 127.0f / amax : 0.0f);
+  const float scale = usable ? amax / 127.0f : 0.0f;
+  a = V::round(V::mul(a, inverse));
+  b = V::round(V::mul(b, inverse));
+  alignas(32) int8_t codes[kBlock];
+  V::store_i8(codes, a);
+  V::store_i8(codes + 16, b);
+  for (uint32_t g = 0; g < 8; ++g) __builtin_memcpy(out.codes + ((block * 8 + g) * R + r) * 4, codes + 4 * g, 4);
+  const auto low = static_cast<int32_t>(V::fold(a)), high = static_cast<int32_t>(V::fold(b));
+  out.scale[block * R + r] = scale;
+  out.sum[block * R + r] = scale * static_cast<float>(low + high);
+  out.neg128[block * R + r] = -128 * (low + high);
+  out.neg32[(block * 2) * R + r] = -32 * low;
+  out.neg32[(block * 2 + 1) * R + r] = -32 * high;
+}
+
+static void quantize(const QuantizeJob& job) {
+  Activations& out = *job.out;
+  const uint32_t R = out.rows_per_tile;
+  for (uint32_t r = 0; r < R; ++r) {
+    const uint32_t row = job.tile * R + r;
+    for (uint32_t b = job.first_block; b < job.first_block + job.n_blocks; ++b) {
+      V low = V::set(0.0f), high = V::set(0.0f);
+      if (row < out.rows) {
+        low = scaled_input(job, row, b * kBlock);
+        high = scaled_input(job, row, b * kBlock + 16);
+        if (out.want_f32) {
+          V::store(out.f32 + row * out.f32_stride + b * kBlock, low);
+          V::store(out.f32 + row * out.f32_stride + b * kBlock + 16, high);
+        }
+      }
+      if (out.want_codes) write_block(out, size_t{job.tile} * out.blocks() + b, r, low, high);
+    }
+  }
+}
+
+static void store_kv(const StoreKvJob& job) {
+  std::byte* keys = job.head + size_t{job.slot / 16} * job.head_dim * 32 + 2 * (job.slot % 16);
+  std::byte* values = job.head + (size_t{job.block_tokens} + job.slot) * job.head_dim * 2;
+  for (uint32_t d = 0; d < job.head_dim; d += 16) {
+    alignas(32) uint16_t k[16];
+    V::store_kv16(k, V::load(job.k + d), job.bf16);
+    V::store_kv16(values + 2 * d, V::load(job.v + d), job.bf16);
+    for (uint32_t i = 0; i < 16; ++i) __builtin_memcpy(keys + 32 * (d + i), k + i, 2);
+  }
+}
+
+// ---- attention ----
+
+static inline const std::byte* kv_block(const AttentionJob& job, uint32_t key) {
+  return job.kv + size_t{job.block_table[key / job.block_tokens]} * job.block_stride;
+}
+static inline const std::byte* key_group(const AttentionJob& job, uint32_t key) {  // key: multiple of 16
+  return kv_block(job, key) + size_t{key % job.block_tokens / 16} * job.head_dim * 32;
+}
+static inline const std::byte* value_group(const AttentionJob& job, uint32_t key) {
+  return kv_block(job, key) + (size_t{job.block_tokens} + key % job.block_tokens) * job.head_dim * 2;
+}
+
+// scores[r][16 * (g - first) ...] for G groups of 16 keys from group `g`.
+template <uint32_t R, uint32_t G, bool Bf16>
+static inline void score_groups(const AttentionJob& job, uint32_t key, float (*scores)[kKeyBlock]) {
+  const std::byte* k[G];
+  for (uint32_t g = 0; g < G; ++g) k[g] = key_group(job, key + 16 * g);
+  const float* q[R];
+  for (uint32_t r = 0; r < R; ++r) q[r] = job.q[r];
+  V s[R][G];
+  for (uint32_t r = 0; r < R; ++r)
+    for (uint32_t g = 0; g < G; ++g) s[r][g] = V::set(0.0f);
+  for (uint32_t d = 0; d < job.head_dim; ++d) {
+    V kv[G];
+    for (uint32_t g = 0; g < G; ++g) kv[g] = V::template load_kv16<Bf16>(k[g] + 32 * size_t{d});
+    for (uint32_t r = 0; r < R; ++r) {
+      const V x = V::set(q[r][d]);
+      for (uint32_t g = 0; g < G; ++g) s[r][g] = V::fma(x, kv[g], s[r][g]);
+    }
+  }
+  for (uint32_t r = 0; r < R; ++r)
+    for (uint32_t g = 0; g < G; ++g) V::store(scores[r] + key % kKeyBlock + 16 * g, s[r][g]);
+}
+
+template <uint32_t R, uint32_t C, bool Bf16>
+static inline void weigh_values(const AttentionJob& job, uint32_t begin, uint32_t end, uint32_t d, const float (*p)[kKeyBlock], float* acc) {
+  V sum[R][C];
+  for (uint32_t r = 0; r < R; ++r)
+    for (uint32_t c = 0; c < C; ++c) sum[r][c] = V::set(0.0f);
+  for (uint32_t key = begin; key < end;) {
+    const uint32_t stop = (key / 16 + 1) * 16 < end ? (key / 16 + 1) * 16 : end;
+    const std::byte* v = value_group(job, key) + 2 * size_t{d};
+    for (; key < stop; ++key, v += 2 * size_t{job.head_dim}) {
+      V values[C];
+      for (uint32_t c = 0; c < C; ++c) values[c] = V::template load_kv16<Bf16>(v + 32 * c);
+      for (uint32_t r = 0; r < R; ++r) {
+        const V x = V::set(p[r][key % kKeyBlock]);
+        for (uint32_t c = 0; c < C; ++c) sum[r][c] = V::fma(x, values[c], sum[r][c]);
+      }
+    }
+  }
+  for (uint32_t r = 0; r < R; ++r)
+    for (uint32_t c = 0; c < C; ++c) V::store(acc + size_t{r} * job.head_dim + d + 16 * c, sum[r][c]);
+}
+
+// Turns the scores of groups [first, last) into weights; returns max and sum of the row.
+static inline void soften(const AttentionJob& job, uint32_t r, uint32_t block_start, uint32_t first, uint32_t last, float* s, AttentionPartial& out) {
+  V top = V::set(-__builtin_inff());
+  for (uint32_t g = first; g < last; ++g) {
+    V x = V::load(s + 16 * g);
+    if (job.soft_cap > 0.0f) x = V::mul(V::set(job.soft_cap), tanh_v(V::div(x, V::set(job.soft_cap))));
+    const int32_t start = static_cast<int32_t>(block_start + 16 * g);
+    x = V::keep_lanes(x, static_cast<int32_t>(job.key_begin[r]) - start, static_cast<int32_t>(job.key_end[r]) - start, V::set(-__builtin_inff()));
+    V::store(s + 16 * g, x);
+    top = V::max(top, x);
+  }
+  const float max = V::fold_max(top);
+  const float base = max > -__builtin_inff() ? max : 0.0f;
+  V sum = V::set(0.0f);
+  for (uint32_t g = first; g < last; ++g) {
+    const V p = exp_v(V::sub(V::load(s + 16 * g), V::set(base)));
+    V::store(s + 16 * g, p);
+    sum = V::add(sum, p);
+  }
+  out.max[r] = max;
+  out.sum[r] = V::fold(sum);
+}
+
+template <uint32_t R, bool Bf16>
+static void attend_rows(const AttentionJob& job, uint32_t key_block, AttentionPartial& out) {
+  constexpr uint32_t kGroups = R == 1 ? 8 : R <= 4 ? 4 : 2;
+  constexpr uint32_t kColumns = R <= 4 ? 4 : 2;
+  const uint32_t start = key_block * kKeyBlock;
+  uint32_t begin = start + kKeyBlock, end = start;
+  for (uint32_t r = 0; r < R; ++r) {
+    const uint32_t row_begin = job.key_begin[r] > start ? job.key_begin[r] : start;
+    const uint32_t row_end = job.key_end[r] < start + kKeyBlock ? job.key_end[r] : start + kKeyBlock;
+    if (row_begin >= row_end) continue;
+    begin = row_begin < begin ? row_begin : begin;
+    end = row_end > end ? row_end : end;
+  }
+  alignas(64) float s[R][kKeyBlock];
+  const uint32_t first = begin < end ? (begin - start) / 16 : 0, last = begin < end ? (end - start + 15) / 16 : 0;
+  uint32_t g = first;
+  for (; g + kGroups <= last; g += kGroups) score_groups<R, kGroups, Bf16>(job, start + 16 * g, s);
+  for (; g < last; ++g) score_groups<R, 1, Bf16>(job, start + 16 * g, s);
+  for (uint32_t r = 0; r < R; ++r) soften(job, r, start, first, last, s[r], out);
+  uint32_t d = 0;
+  for (; d + 16 * kColumns <= job.head_dim; d += 16 * kColumns) weigh_values<R, kColumns, Bf16>(job, begin, end, d, s, out.acc);
+  for (; d < job.head_dim; d += 16) weigh_values<R, 1, Bf16>(job, begin, end, d, s, out.acc);
+}
+
+static void attend_block(const AttentionJob& job, uint32_t key_block, AttentionPartial& out) {
+  using Fn = void (*)(const AttentionJob&, uint32_t, AttentionPartial&);
+  static constexpr Fn kHalf[kAttentionRows] = {attend_rows<1, false>, attend_rows<2, false>, attend_rows<3, false>, attend_rows<4, false>,
+                                               attend_rows<5, false>, attend_rows<6, false>, attend_rows<7, false>, attend_rows<8, false>};
+  static constexpr Fn kBrain[kAttentionRows] = {attend_rows<1, true>, attend_rows<2, true>, attend_rows<3, true>, attend_rows<4, true>,
+                                                attend_rows<5, true>, attend_rows<6, true>, attend_rows<7, true>, attend_rows<8, true>};
+  (job.bf16 ? kBrain : kHalf)[job.n_rows - 1](job, key_block, out);
+}
+
+static void merge_partial(AttentionPartial& into, const AttentionPartial& from, uint32_t n_rows, uint32_t head_dim) {
+  for (uint32_t r = 0; r < n_rows; ++r) {
+    const float top = into.max[r] > from.max[r] ? into.max[r] : from.max[r];
+    if (!(top > -__builtin_inff())) continue;
+    const float a = exp_scalar(into.max[r] - top), b = exp_scalar(from.max[r] - top);
+    into.max[r] = top;
+    into.sum[r] = V::scalar_fma(into.sum[r], a, from.sum[r] * b);
+    float* acc = into.acc + size_t{r} * head_dim;
+    const float* more = from.acc + size_t{r} * head_dim;
+    for (uint32_t d = 0; d < head_dim; d += 16)
+      V::store(acc + d, V::fma(V::load(acc + d), V::set(a), V::mul(V::load(more + d), V::set(b))));
+  }
+}

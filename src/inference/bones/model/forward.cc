@@ -1,0 +1,182 @@
+#include "inference/bones/model/forward.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "inference/bones/kernels/reference/tile_access.h"
+#include "inference/bones/ops/attention.h"
+#include "inference/bones/ops/linear.h"
+
+namespace tie::bones {
+namespace {
+
+// One thread's walk through the layers. Phases end at a barrier; within a phase threads write disjoint parts.
+class Pass {
+ public:
+  Pass(Model::State& state, const Batch& batch, const KvPool& kv, bool split, uint32_t thread)
+      : s_(state), c_(state.config), k_(*state.kernels), ws_(state.ws), batch_(batch), kv_(kv), split_(split), thread_(thread),
+        n_threads_(state.options.pool->size()), rows_(static_cast<uint32_t>(batch.tokens.size())) {}
+
+  void run() {
+    embed();
+    barrier();
+    for (uint32_t i = 0; i < c_.n_layers; ++i) {
+      attention(i);
+      feed_forward(i);
+    }
+    logits();
+  }
+
+ private:
+  void barrier() { s_.options.pool->barrier(); }
+  ThreadScratch& scratch() { return ws_.threads[thread_]; }
+  uint32_t share(uint32_t total, uint32_t thread) const { return static_cast<uint32_t>(uint64_t{total} * thread / n_threads_); }
+
+  void embed() {
+    for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row) {
+      float* x = ws_.x + size_t{row} * c_.n_embd;
+      gather_row(s_.embedding, static_cast<uint32_t>(batch_.tokens[row]), x);
+      if (c_.embedding_scale != 1.0f)
+        for (uint32_t i = 0; i < c_.n_embd; ++i) x[i] *= c_.embedding_scale;
+      const size_t at = size_t{row} * (c_.rope_dim / 2);
+      for (int set = 0; set < (c_.sliding_window ? 2 : 1); ++set) rope_table(s_.rope[set], ws_.position[row], ws_.cos[set] + at, ws_.sin[set] + at);
+    }
+    for (const EmbeddingRow& given : batch_.embeddings)
+      if (given.row >= share(rows_, thread_) && given.row < share(rows_, thread_ + 1))
+        std::memcpy(ws_.x + size_t{given.row} * c_.n_embd, given.values, c_.n_embd * sizeof(float));
+  }
+
+  void norm_input(const float* weight) {
+    norm_quantize(k_, ws_.x, c_.n_embd, weight, c_.norm_epsilon, ws_.in_acts, thread_, n_threads_, scratch());
+    barrier();
+  }
+
+  // x += out, or with a post norm x += norm(out). `acts` is the quantised input of w.
+  void project(const PackedMatrix& w, const Activations& acts, const float* post_norm) {
+    const LinearTarget target{w, post_norm ? ws_.projected : ws_.x, c_.n_embd, post_norm == nullptr};
+    linear(k_, {&target, 1}, acts, thread_, n_threads_, scratch().matmul);
+    barrier();
+    if (!post_norm) return;
+    for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row) {
+      const float* y = ws_.projected + size_t{row} * c_.n_embd;
+      k_.scale_mul_add(ws_.x + size_t{row} * c_.n_embd, y, k_.rms_scale(y, c_.n_embd, c_.norm_epsilon), post_norm, c_.n_embd);
+    }
+    barrier();
+  }
+
+  // Bias, norm, rotation and scale of one head.
+  void finish_head(float* head, const float* bias, const float* norm, uint32_t row, bool local) {
+    if (bias) k_.add(head, bias, c_.head_dim);
+    if (norm) k_.scale_mul(head, head, k_.rms_scale(head, c_.head_dim, c_.norm_epsilon), norm, c_.head_dim);
+    const uint32_t half = c_.rope_dim / 2;
+    const int set = local ? 1 : 0;
+    k_.rotate(head, ws_.cos[set] + size_t{row} * half, ws_.sin[set] + size_t{row} * half, half);
+  }
+
+  void finish_query(const LayerWeights& w, uint32_t row, uint32_t h, bool local) {
+    float* q = ws_.q + (size_t{row} * c_.n_heads + h) * c_.head_dim;
+    finish_head(q, w.q_bias ? w.q_bias + h * c_.head_dim : nullptr, w.q_norm, row, local);
+    for (uint32_t d = 0; d < c_.head_dim; ++d) q[d] *= c_.attention_scale;
+  }
+
+  void finish_key_value(const LayerWeights& w, uint32_t layer, uint32_t row, uint32_t h, bool local) {
+    float* key = ws_.k + (size_t{row} * c_.n_kv_heads + h) * c_.head_dim;
+    float* value = ws_.v + (size_t{row} * c_.n_kv_heads + h) * c_.head_dim;
+    finish_head(key, w.k_bias ? w.k_bias + h * c_.head_dim : nullptr, w.k_norm, row, local);
+    if (w.v_bias) k_.add(value, w.v_bias + h * c_.head_dim, c_.head_dim);
+    const SequenceSpan& span = batch_.sequences[ws_.sequence[row]];
+    const uint32_t position = span.first_position + row - span.first_row, tokens = kv_.layout.block_tokens;
+    std::byte* head = kv_.block(span.block_table[position / tokens]) + layer * kv_.layout.layer_bytes() + h * kv_.layout.head_bytes();
+    k_.store_kv({key, value, head, position % tokens, tokens, c_.head_dim, kv_.layout.type == KvType::kBf16});
+  }
+
+  void attention(uint32_t layer) {
+    const LayerWeights& w = s_.layers[layer];
+    const bool local = c_.layer_is_local(layer);
+    const uint32_t nq = c_.n_heads * c_.head_dim, nkv = c_.n_kv_heads * c_.head_dim, heads = c_.n_heads + c_.n_kv_heads;
+    norm_input(w.attention_norm);
+    const LinearTarget qkv[3] = {{w.q, ws_.q, nq}, {w.k, ws_.k, nkv}, {w.v, ws_.v, nkv}};
+    linear(k_, qkv, ws_.in_acts, thread_, n_threads_, scratch().matmul);
+    barrier();
+    for (uint32_t i = share(rows_ * heads, thread_); i < share(rows_ * heads, thread_ + 1); ++i) {
+      const uint32_t row = i / heads, h = i % heads;
+      if (h < c_.n_heads) finish_query(w, row, h, local);
+      else finish_key_value(w, layer, row, h - c_.n_heads, local);
+    }
+    barrier();
+    const AttentionLayer at{layer, local ? c_.sliding_window : 0, c_.attention_soft_cap};
+    if (split_) {
+      attend_split(k_, ws_, c_, batch_, kv_, at);
+      barrier();
+      merge_split(k_, ws_, c_, batch_, kv_, at, thread_);
+    } else {
+      attend_items(k_, ws_, c_, batch_, kv_, at, thread_);
+    }
+    barrier();
+    norm_quantize(k_, ws_.attended, nq, nullptr, 0, ws_.attention_acts, thread_, n_threads_, scratch());
+    barrier();
+    project(w.o, ws_.attention_acts, w.post_attention_norm);
+  }
+
+  void feed_forward(uint32_t layer) {
+    const LayerWeights& w = s_.layers[layer];
+    norm_input(w.ffn_norm);
+    gated(k_, w.gate, w.up, c_.activation == Activation::kGeluTanh, ws_.in_acts, ws_.ffn_acts, thread_, n_threads_, scratch());
+    barrier();
+    project(w.down, ws_.ffn_acts, w.post_ffn_norm);
+  }
+
+  void logits() {
+    const auto n = static_cast<uint32_t>(batch_.logit_rows.size());
+    if (n == 0) return;
+    for (uint32_t i = share(n, thread_); i < share(n, thread_ + 1); ++i)
+      std::memcpy(ws_.head_in + size_t{i} * c_.n_embd, ws_.x + size_t{batch_.logit_rows[i]} * c_.n_embd, c_.n_embd * sizeof(float));
+    barrier();
+    norm_quantize(k_, ws_.head_in, c_.n_embd, s_.output_norm, c_.norm_epsilon, ws_.head_acts, thread_, n_threads_, scratch());
+    barrier();
+    const LinearTarget target{s_.output, ws_.logits, ws_.logits_stride};
+    linear(k_, {&target, 1}, ws_.head_acts, thread_, n_threads_, scratch().matmul);
+    if (c_.logit_soft_cap <= 0.0f) return;
+    barrier();
+    for (uint32_t i = 0; i < n; ++i) {
+      const uint32_t first = share(c_.n_vocab, thread_), last = share(c_.n_vocab, thread_ + 1);
+      k_.soft_cap(ws_.logits + i * ws_.logits_stride + first, c_.logit_soft_cap, last - first);
+    }
+  }
+
+  Model::State& s_;
+  const ModelConfig& c_;
+  const KernelSet& k_;
+  Workspace& ws_;
+  const Batch& batch_;
+  const KvPool& kv_;
+  const bool split_;
+  const uint32_t thread_, n_threads_, rows_;
+};
+
+bool is_float(const PackedMatrix& w) { return !is_quantised(w.packing); }
+
+}  // namespace
+
+void Model::State::run(const Batch& batch, const KvPool& kv) {
+  const auto rows = static_cast<uint32_t>(batch.tokens.size());
+  for (uint32_t s = 0; s < batch.sequences.size(); ++s) {
+    const SequenceSpan& span = batch.sequences[s];
+    for (uint32_t i = 0; i < span.n_rows; ++i) {
+      ws.sequence[span.first_row + i] = s;
+      ws.position[span.first_row + i] = span.first_position + i;
+    }
+  }
+  for (uint32_t i = 0; i < config.n_layers; ++i) ws.next_item[size_t{i} * 16].store(0, std::memory_order_relaxed);
+  bool floats = is_float(output), codes = !is_float(output);
+  shape_activations(ws.head_acts, static_cast<uint32_t>(batch.logit_rows.size()), codes, floats);
+  floats = codes = false;
+  for (const LayerWeights& w : layers)
+    for (const PackedMatrix* m : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down}) (is_float(*m) ? floats : codes) = true;
+  for (Activations* acts : {&ws.in_acts, &ws.attention_acts, &ws.ffn_acts}) shape_activations(*acts, rows, codes, floats);
+  const bool split = plan_attention(ws, config, batch, options.pool->size());
+  auto body = [&](uint32_t thread) { Pass(*this, batch, kv, split, thread).run(); };
+  options.pool->run(body);
+}
+
+}  // namespace tie::bones

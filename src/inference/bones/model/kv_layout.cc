@@ -1,0 +1,20 @@
+#include "inference/bones/kv_layout.h"
+
+#include "inference/bones/weights_image.h"
+
+namespace tie::bones {
+
+Result<KvLayout> KvLayout::for_model(const ModelConfig& config, KvType type, uint32_t block_tokens) {
+  if (block_tokens != 16 && block_tokens != 32 && block_tokens != 64 && block_tokens != 128)
+    return fail(Code::kBadRequest, "a KV block holds 16, 32, 64 or 128 tokens");
+  if (type != KvType::kF16 && type != KvType::kBf16) return fail(Code::kBadRequest, "unknown KV element type");
+  return KvLayout{type, block_tokens, config.n_layers, config.n_kv_heads, config.head_dim};
+}
+
+std::string KvLayout::layout_id_input() const {
+  std::string id = "tie-kv/" + std::to_string(kImageVersion);
+  for (uint32_t value : {static_cast<uint32_t>(type), block_tokens, n_layers, n_kv_heads, head_dim}) id += "/" + std::to_string(value);
+  return id;
+}
+
+}  // namespace tie::bones

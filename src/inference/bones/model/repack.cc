@@ -1,0 +1,109 @@
+#include "inference/bones/model/repack.h"
+
+#include <cstring>
+
+#include "inference/bones/kernels/reference/tile_access.h"
+#include "inference/bones/kernels/tile.h"
+#include "inference/bones/model/quant_blocks.h"
+
+namespace tie::bones {
+namespace {
+
+using model_files::TensorType;
+
+// Row of the file that becomes packed row `row`.
+uint32_t file_row(const TensorSource& source, uint32_t rope_dim, uint32_t row) {
+  if (source.interleaved_head == 0) return source.first_row + row;
+  const uint32_t head = row / source.interleaved_head * source.interleaved_head, i = row % source.interleaved_head;
+  if (i >= rope_dim) return source.first_row + row;
+  const uint32_t half = rope_dim / 2;
+  return source.first_row + head + (i < half ? 2 * i : 2 * (i - half) + 1);
+}
+
+void put_half(std::byte* p, float f) {
+  const auto bits = static_cast<uint16_t>(float_to_half(f));
+  std::memcpy(p, &bits, 2);
+}
+
+void put_nibbles(std::byte* tile, uint32_t c, const uint8_t* code) {
+  for (uint32_t i = 0; i < 16; ++i) {
+    const uint32_t low = code[i] & 15u, high = code[i + 16] & 15u;
+    tile[64 * (i / 4) + 4 * c + i % 4] = static_cast<std::byte>(low | high << 4);
+  }
+}
+
+void put_block(Packing packing, std::byte* strip, uint32_t b, uint32_t c, const QuantBlock& block) {
+  if (packing == Packing::kTileQ8) {
+    std::byte* tile = strip + size_t{b / 2} * kQ8TileBytes;
+    for (uint32_t i = 0; i < 32; ++i) tile[512 * (b & 1) + 64 * (i / 4) + 4 * c + i % 4] = static_cast<std::byte>(block.code[i]);
+    put_half(tile + 1024 + 32 * (b & 1) + 2 * c, block.scale[0]);
+    return;
+  }
+  std::byte* tile = strip + b * strip_bytes(packing, kBlock);
+  put_nibbles(tile, c, block.code);
+  if (packing == Packing::kTileQ4) {
+    put_half(tile + 256 + 2 * c, block.scale[0]);
+    put_half(tile + 288 + 2 * c, block.minimum);
+    return;
+  }
+  for (uint32_t i = 0; i < 32; ++i) {
+    const uint32_t group = i / 4, lane = 4 * c + i % 4, up = block.code[i] >> 4;
+    if (packing == Packing::kTileQ5) tile[256 + 8 * group + lane / 8] |= static_cast<std::byte>(up << (lane % 8));
+    else tile[256 + 64 * (group / 4) + lane] |= static_cast<std::byte>(up << (2 * (group % 4)));
+  }
+  if (packing == Packing::kTileQ5) {
+    put_half(tile + 320 + 2 * c, block.scale[0]);
+    put_half(tile + 352 + 2 * c, block.minimum);
+  } else {
+    put_half(tile + 384 + 2 * c, block.scale[0]);
+    put_half(tile + 416 + 2 * c, block.scale[1]);
+  }
+}
+
+void put_float(Packing packing, std::byte* strip, uint32_t i, uint32_t c, const uint8_t* row) {
+  const uint32_t width = packing == Packing::kTileF32 ? 4 : 2;
+  std::memcpy(strip + (size_t{i} * kStrip + c) * width, row + size_t{i} * width, width);
+}
+
+}  // namespace
+
+Packing packing_for(TensorType type) {
+  switch (type) {
+    case TensorType::kQ4_0: case TensorType::kQ4_1: case TensorType::kQ4_K: return Packing::kTileQ4;
+    case TensorType::kQ5_0: case TensorType::kQ5_1: case TensorType::kQ5_K: return Packing::kTileQ5;
+    case TensorType::kQ6_K: return Packing::kTileQ6;
+    case TensorType::kQ8_0: return Packing::kTileQ8;
+    case TensorType::kF16: return Packing::kTileF16;
+    case TensorType::kBF16: return Packing::kTileBf16;
+    default: return Packing::kTileF32;
+  }
+}
+
+uint64_t packed_bytes(Packing packing, uint32_t n, uint32_t k) {
+  const uint64_t bytes = packing == Packing::kVector ? uint64_t{n} * 4 : uint64_t{(n + kStrip - 1) / kStrip} * strip_bytes(packing, k);
+  return (bytes + kImageAlignment - 1) / kImageAlignment * kImageAlignment;
+}
+
+void repack_strips(const TensorSource& source, uint32_t rope_dim, ByteView data, uint32_t first, uint32_t last, std::byte* out) {
+  const Packing packing = packing_for(source.tensor->type);
+  const size_t bytes = strip_bytes(packing, source.k);
+  const auto* info = model_files::tensor_type_info(source.tensor->type);
+  const size_t row_bytes = size_t{source.k} / info->block_elements * info->block_bytes;
+  for (uint32_t s = first; s < last; ++s) {
+    std::byte* strip = out + s * bytes;
+    std::memset(strip, 0, bytes);
+    for (uint32_t c = 0; c < kStrip && s * kStrip + c < source.n; ++c) {
+      const uint8_t* row = data.data() + file_row(source, rope_dim, s * kStrip + c) * row_bytes;
+      if (is_quantised(packing))
+        for (uint32_t b = 0; b < source.k / kBlock; ++b) put_block(packing, strip, b, c, read_block(source.tensor->type, row, b));
+      else
+        for (uint32_t i = 0; i < source.k; ++i) put_float(packing, strip, i, c, row);
+    }
+  }
+}
+
+void repack_vector(const TensorSource& source, uint32_t rope_dim, ByteView data, float* out) {
+  for (uint32_t i = 0; i < source.n; ++i) out[i] = read_float(source.tensor->type, data.data(), file_row(source, rope_dim, i));
+}
+
+}  // namespace tie::bones

@@ -1,0 +1,117 @@
+#include "inference/bones/ops/attention.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace tie::bones {
+namespace {
+
+struct Blocks { uint32_t first, last; };
+
+AttentionJob make_job(const Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv, const AttentionLayer& layer, const AttentionItem& item) {
+  const SequenceSpan& span = batch.sequences[item.sequence];
+  const uint32_t group = c.n_heads / c.n_kv_heads;
+  AttentionJob job;
+  job.kv = kv.base + layer.layer * kv.layout.layer_bytes() + item.kv_head * kv.layout.head_bytes();
+  job.block_stride = kv.layout.block_bytes();
+  job.block_table = span.block_table.data();
+  job.block_tokens = kv.layout.block_tokens;
+  job.head_dim = c.head_dim;
+  job.bf16 = kv.layout.type == KvType::kBf16;
+  job.soft_cap = layer.soft_cap;
+  job.n_rows = item.n_pairs;
+  for (uint32_t i = 0; i < item.n_pairs; ++i) {
+    const uint32_t pair = item.first_pair + i, row = pair / group, head = item.kv_head * group + pair % group;
+    job.q[i] = ws.q + (size_t{span.first_row} + row) * c.n_heads * c.head_dim + size_t{head} * c.head_dim;
+    job.key_end[i] = span.first_position + row + 1;
+    job.key_begin[i] = layer.window != 0 && job.key_end[i] > layer.window ? job.key_end[i] - layer.window : 0;
+  }
+  return job;
+}
+
+Blocks key_blocks(const AttentionJob& job) {  // rows are in order of position: the first begins first, the last ends last
+  return {job.key_begin[0] / kKeyBlock, (job.key_end[job.n_rows - 1] + kKeyBlock - 1) / kKeyBlock};
+}
+
+void reset(AttentionPartial& partial, uint32_t head_dim) {
+  std::fill_n(partial.max, kAttentionRows, -std::numeric_limits<float>::infinity());
+  std::fill_n(partial.sum, kAttentionRows, 0.0f);
+  std::fill_n(partial.acc, size_t{kAttentionRows} * head_dim, 0.0f);
+}
+
+void write_out(Workspace& ws, const ModelConfig& c, const Batch& batch, const AttentionItem& item, const AttentionPartial& total) {
+  const uint32_t group = c.n_heads / c.n_kv_heads;
+  for (uint32_t i = 0; i < item.n_pairs; ++i) {
+    const uint32_t pair = item.first_pair + i, row = batch.sequences[item.sequence].first_row + pair / group, head = item.kv_head * group + pair % group;
+    float* out = ws.attended + size_t{row} * c.n_heads * c.head_dim + size_t{head} * c.head_dim;
+    const float* acc = total.acc + size_t{i} * c.head_dim;
+    const float inverse = 1.0f / total.sum[i];
+    for (uint32_t d = 0; d < c.head_dim; ++d) out[d] = acc[d] * inverse;
+  }
+}
+
+}  // namespace
+
+bool plan_attention(Workspace& ws, const ModelConfig& c, const Batch& batch, uint32_t n_threads) {
+  const uint32_t group = c.n_heads / c.n_kv_heads;
+  ws.items.clear();
+  uint32_t partials = 0, longest = 0;
+  for (uint32_t s = 0; s < batch.sequences.size(); ++s) {
+    const SequenceSpan& span = batch.sequences[s];
+    const uint32_t pairs = span.n_rows * group, blocks = (span.first_position + span.n_rows + kKeyBlock - 1) / kKeyBlock;
+    for (uint32_t tile = 0; tile < pairs; tile += kAttentionRows) {
+      for (uint32_t head = 0; head < c.n_kv_heads; ++head) {
+        ws.items.push_back({s, head, tile, std::min(kAttentionRows, pairs - tile), std::min(partials, kSplitPartials)});
+        partials += blocks;
+      }
+    }
+    longest = std::max(longest, blocks);
+  }
+  std::reverse(ws.items.begin(), ws.items.end());  // the last rows of a prompt see the most keys: start with the heavy items
+  return n_threads > 1 && longest > 1 && ws.items.size() < 4 * size_t{n_threads} && partials <= kSplitPartials;
+}
+
+void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv, const AttentionLayer& layer, uint32_t thread) {
+  std::atomic<uint32_t>& next = ws.next_item[size_t{layer.layer} * 16];
+  AttentionPartial total, block;
+  total.acc = ws.threads[thread].attention[0];
+  block.acc = ws.threads[thread].attention[1];
+  for (uint32_t i = next.fetch_add(1, std::memory_order_relaxed); i < ws.items.size(); i = next.fetch_add(1, std::memory_order_relaxed)) {
+    const AttentionJob job = make_job(ws, c, batch, kv, layer, ws.items[i]);
+    const Blocks blocks = key_blocks(job);
+    reset(total, c.head_dim);
+    for (uint32_t b = blocks.first; b < blocks.last; ++b) {
+      kernels.attend_block(job, b, block);
+      kernels.merge_partial(total, block, job.n_rows, c.head_dim);
+    }
+    write_out(ws, c, batch, ws.items[i], total);
+  }
+}
+
+void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv, const AttentionLayer& layer) {
+  std::atomic<uint32_t>& next = ws.next_item[size_t{layer.layer} * 16];
+  uint32_t unit = next.fetch_add(1, std::memory_order_relaxed), before = 0;
+  for (const AttentionItem& item : ws.items) {
+    const AttentionJob job = make_job(ws, c, batch, kv, layer, item);
+    const Blocks blocks = key_blocks(job);
+    for (; unit < before + blocks.last - blocks.first; unit = next.fetch_add(1, std::memory_order_relaxed)) {
+      const uint32_t b = unit - before;
+      kernels.attend_block(job, blocks.first + b, ws.partials[item.first_partial + b]);
+    }
+    before += blocks.last - blocks.first;
+  }
+}
+
+void merge_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv, const AttentionLayer& layer, uint32_t thread) {
+  AttentionPartial total;
+  total.acc = ws.threads[thread].attention[0];
+  for (uint32_t i = thread; i < ws.items.size(); i += static_cast<uint32_t>(ws.threads.size())) {
+    const AttentionItem& item = ws.items[i];
+    const Blocks blocks = key_blocks(make_job(ws, c, batch, kv, layer, item));
+    reset(total, c.head_dim);
+    for (uint32_t b = 0; b < blocks.last - blocks.first; ++b) kernels.merge_partial(total, ws.partials[item.first_partial + b], item.n_pairs, c.head_dim);
+    write_out(ws, c, batch, item, total);
+  }
+}
+
+}  // namespace tie::bones

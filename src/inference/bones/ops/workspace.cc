@@ -1,0 +1,86 @@
+#include "inference/bones/ops/workspace.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+namespace tie::bones {
+
+bool Arena::allocate() {
+  constexpr size_t kHuge = size_t{2} << 20;
+  const size_t bytes = (used_ + kHuge - 1) / kHuge * kHuge;
+  memory_.reset(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kHuge}, std::nothrow)));
+  if (!memory_) return false;
+  madvise(memory_.get(), bytes, MADV_HUGEPAGE);  // a hint; refusal is harmless
+  std::memset(memory_.get(), 0, bytes);
+  used_ = 0;
+  return true;
+}
+
+void Arena::Free::operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{size_t{2} << 20}); }
+
+Activations take_activations(Arena& arena, uint32_t max_rows, uint32_t k) {
+  const size_t rows = std::max<size_t>(kMaxTileRows, (max_rows + 5) / 6 * 6), per_row = k / kBlock;
+  Activations a;
+  a.k = k;
+  a.codes = arena.take<int8_t>(rows * k);
+  a.scale = arena.take<float>(rows * per_row);
+  a.sum = arena.take<float>(rows * per_row);
+  a.neg128 = arena.take<int32_t>(rows * per_row);
+  a.neg32 = arena.take<int32_t>(rows * per_row * 2);
+  a.f32 = arena.take<float>(rows * k);
+  a.f32_stride = k;
+  return a;
+}
+
+void Workspace::lay_out(const ModelConfig& c, uint32_t n_threads) {
+  const size_t rows = max_rows, nq = size_t{c.n_heads} * c.head_dim, nkv = size_t{c.n_kv_heads} * c.head_dim;
+  x = arena.take<float>(rows * c.n_embd);
+  projected = arena.take<float>(rows * c.n_embd);
+  q = arena.take<float>(rows * nq);
+  k = arena.take<float>(rows * nkv);
+  v = arena.take<float>(rows * nkv);
+  attended = arena.take<float>(rows * nq);
+  for (int set = 0; set < 2; ++set) {
+    cos[set] = arena.take<float>(rows * (c.rope_dim / 2));
+    sin[set] = arena.take<float>(rows * (c.rope_dim / 2));
+  }
+  head_in = arena.take<float>(size_t{max_logit_rows} * c.n_embd);
+  logits_stride = (c.n_vocab + 15) / 16 * 16 + 16;  // one line more, so that rows do not collide in the caches
+  logits = arena.take<float>(max_logit_rows * logits_stride);
+  position = arena.take<uint32_t>(rows);
+  sequence = arena.take<uint32_t>(rows);
+  in_acts = take_activations(arena, max_rows, c.n_embd);
+  attention_acts = take_activations(arena, max_rows, static_cast<uint32_t>(nq));
+  ffn_acts = take_activations(arena, max_rows, c.n_ff);
+  head_acts = take_activations(arena, max_logit_rows, c.n_embd);
+  partial_acc = arena.take<float>(size_t{kSplitPartials} * kAttentionRows * c.head_dim);
+  partials = arena.take<AttentionPartial>(kSplitPartials);
+  next_item = arena.take<std::atomic<uint32_t>>(size_t{c.n_layers} * 16);
+  const uint32_t widest = std::max({c.n_embd, c.n_ff, static_cast<uint32_t>(nq)});
+  threads.resize(n_threads);
+  for (ThreadScratch& t : threads) {
+    t.matmul = arena.take<std::byte>(matmul_scratch_bytes(widest));
+    t.row_scale = arena.take<float>(std::max(rows, size_t{max_logit_rows}));
+    t.gate = arena.take<float>(std::max<size_t>(rows * 32, kMaxTileRows * kGateColumns));
+    t.up = arena.take<float>(std::max<size_t>(rows * 32, kMaxTileRows * kGateColumns));
+    for (float*& buffer : t.attention) buffer = arena.take<float>(size_t{kAttentionRows} * c.head_dim);
+  }
+}
+
+bool Workspace::allocate(const ModelConfig& config, const ModelOptions& options) {
+  max_rows = options.max_batch_rows;
+  max_logit_rows = options.max_logit_rows;
+  lay_out(config, options.pool->size());
+  if (!arena.allocate()) return false;
+  lay_out(config, options.pool->size());
+  for (uint32_t i = 0; i < kSplitPartials; ++i) partials[i].acc = partial_acc + size_t{i} * kAttentionRows * config.head_dim;
+  const uint32_t group = config.n_heads / config.n_kv_heads;
+  const size_t per_head = (size_t{max_rows} * group) / kAttentionRows + std::min(options.max_sequences, max_rows);
+  items.reserve(per_head * config.n_kv_heads + 1);
+  return true;
+}
+
+}  // namespace tie::bones

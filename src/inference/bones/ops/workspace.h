@@ -1,0 +1,84 @@
+// All memory of a forward pass, allocated once. Sizes follow from the config and the options; every array is 64-byte aligned and zeroed.
+// Thread-private parts are padded so that no two threads share a cache line.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "inference/bones/kernels/kernel_set.h"
+#include "inference/bones/model.h"
+
+namespace tie::bones {
+
+// Hands out aligned pieces of one allocation: first pass (no memory) counts, second pass gives pointers.
+class Arena {
+ public:
+  template <typename T>
+  T* take(size_t count) {
+    const size_t at = used_;
+    used_ += (count * sizeof(T) + 127) / 64 * 64;
+    return memory_ ? reinterpret_cast<T*>(memory_.get() + at) : nullptr;
+  }
+  bool allocate();  // after the counting pass; false when there is no memory
+  size_t used() const { return used_; }
+
+ private:
+  struct Free { void operator()(std::byte* p) const; };
+  std::unique_ptr<std::byte[], Free> memory_;
+  size_t used_ = 0;
+};
+
+inline uint32_t rows_per_tile(uint32_t rows) { return rows <= kMaxTileRows ? rows : 6; }
+
+// Buffers of an Activations for up to `max_rows` rows of k inputs.
+Activations take_activations(Arena& arena, uint32_t max_rows, uint32_t k);
+
+struct ThreadScratch {
+  std::byte* matmul = nullptr;
+  float* row_scale = nullptr;    // [max_rows]
+  float* gate = nullptr;         // [max_rows][kGateColumns]
+  float* up = nullptr;
+  float* attention[2] = {};      // [8][head_dim] each
+};
+
+inline constexpr uint32_t kGateColumns = 128;     // widest run of gate columns a thread computes at a time
+inline constexpr uint32_t kSplitPartials = 1024;  // key blocks that a long decode may spread over threads
+
+// What attention works through: rows [first_row, ...) of one sequence and one kv head, up to 8 (row, head) pairs.
+struct AttentionItem {
+  uint32_t sequence, kv_head, first_pair, n_pairs;  // pair p: row p / group of the sequence, head p % group of the kv head
+  uint32_t first_partial;                           // where a split item keeps its partials
+};
+
+struct Workspace {
+  Arena arena;
+  uint32_t max_rows = 0, max_logit_rows = 0;
+  float* x = nullptr;            // [rows][n_embd] residual stream
+  float* projected = nullptr;    // [rows][n_embd], only with post norms
+  float* q = nullptr;            // [rows][n_heads * head_dim]
+  float* k = nullptr;            // [rows][n_kv_heads * head_dim]
+  float* v = nullptr;
+  float* attended = nullptr;     // as q
+  float* cos[2] = {};            // [rows][rope_dim / 2]: 0 global, 1 local
+  float* sin[2] = {};
+  float* head_in = nullptr;      // [logit rows][n_embd]
+  float* logits = nullptr;
+  size_t logits_stride = 0;
+  uint32_t* position = nullptr;  // [rows]
+  uint32_t* sequence = nullptr;  // [rows]
+  Activations in_acts, attention_acts, ffn_acts, head_acts;
+  std::vector<ThreadScratch> threads;
+  std::vector<AttentionItem> items;   // capacity reserved at attach
+  float* partial_acc = nullptr;       // [kSplitPartials][8][head_dim]
+  AttentionPartial* partials = nullptr;
+  std::atomic<uint32_t>* next_item = nullptr;  // [n_layers * 16]: one line per layer
+
+  // False: no memory.
+  bool allocate(const ModelConfig& config, const ModelOptions& options);
+
+ private:
+  void lay_out(const ModelConfig& config, uint32_t n_threads);
+};
+
+}  // namespace tie::bones
