@@ -1,0 +1,49 @@
+"""Who may use whom: for each room (folder under src/) the rooms whose headers it may include. A room may always include itself.
+
+Generated protobuf headers count as the room `proto`. The finished programs are checked by their symbols in PROGRAM_RULES.
+"""
+
+ROOMS = {
+    "base": set(),
+    "os": {"base"},
+    "proto": set(),
+    "crypto": {"base"},
+    "model_files": {"base"},
+    "text": {"base", "os", "model_files"},
+    "cache/kvxfer": {"base", "os", "proto"},
+    "cache/ensemble_warden": {"base", "crypto"},
+    "cache/store": {"base", "os", "crypto", "proto"},
+    "cache/prefix": {"base", "os", "crypto", "proto"},
+    "inference/bones": {"base", "os", "model_files"},
+    "inference/engine": {"base", "os", "inference/bones", "text", "cache/prefix", "cache/kvxfer"},
+    "inference/hosts/server": {"base", "os", "proto", "inference/bones", "inference/engine", "text", "cache/prefix", "cache/kvxfer"},
+    "keys/attestation": {"base", "crypto", "proto"},
+    "keys/key_protectiond": {"base", "os", "crypto", "proto", "keys/attestation"},
+    "keys/workload_servicesd": {"base", "os", "crypto", "proto", "keys/attestation"},
+    "request/cloudboardd": {"base", "os", "crypto", "proto"},
+    "request/cb_jobhelper": {"base", "os", "crypto", "proto"},
+    "request/cloud_app": {"base", "os", "proto", "text", "cache/kvxfer", "cache/ensemble_warden", "cache/store"},
+    "supervision/model_owner": {"base", "os", "crypto", "proto", "inference/bones", "model_files", "text", "cache/prefix"},
+    "supervision/gpuhealthd": {"base", "os", "proto"},
+    "supervision/status_probe": {"base", "os", "proto"},
+    "supervision/controllerd": {"base", "os", "proto"},
+    "supervision/launcher": {"base", "os", "crypto"},
+    "client/session": {"base", "crypto", "proto", "keys/attestation"},
+    "client/proxy": {"base", "proto", "client/session"},
+    "client/cli": {"base", "os", "crypto", "proto", "text", "model_files", "inference/bones", "keys/attestation", "client/session", "client/proxy",
+                   "supervision/launcher", "supervision/controllerd"},
+}
+
+# Symbols (substrings of demangled names) that must not be in a finished program, and ones that must (so that the check can fail).
+PROGRAM_RULES = {
+    "tie-cloud-app": {"never": ["tie::bones::", "tie::engine::", "image_decoder", "jpeg", "tie::crypto::ReceiverContext"], "must": ["tie::text::"]},
+    "cb_jobhelper": {"never": ["tie::bones::", "tie::text::", "minijinja", "grpc::"], "must": ["tie::crypto::"]},
+    "cloudboardd": {"never": ["ReceiverContext", "ChunkOpener", "decapsulate", "tie::text::", "tie::bones::", "minijinja"], "must": ["grpc::"]},
+    "key_protectiond": {"never": ["minijinja", "tie::text::", "tie::bones::", "ChunkOpener", "llguidance"], "must": ["decapsulate"]},
+    "workload_servicesd": {"never": ["minijinja", "tie::text::", "tie::bones::", "llguidance"], "must": ["grpc::"]},
+    "afm-runtime": {"never": ["ChunkOpener", "ReceiverContext", "ensemble_warden", "minijinja"], "must": ["tie::bones::", "tie::engine::"]},
+    "tie-model-owner": {"never": ["tie::engine::", "minijinja", "ChunkOpener"], "must": ["tie::bones::"]},
+    "tie-controllerd": {"never": ["tie::bones::", "tie::engine::", "minijinja"], "must": ["grpc::"]},
+    "tie-status-probe": {"never": ["tie::bones::", "tie::engine::", "minijinja"], "must": ["grpc::"]},
+    "gpuhealthd": {"never": ["tie::bones::", "tie::engine::", "minijinja"], "must": ["grpc::"]},
+}
