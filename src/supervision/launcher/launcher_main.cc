@@ -15,8 +15,6 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "tie-launcher: %s\n", flags.error().message.c_str());
     return 2;
   }
-  auto outcome = tie::launcher::run_node(*flags);
-  if (outcome) return 0;
-  std::fprintf(stderr, "tie-launcher: %s\n", outcome.error().message.c_str());
-  return 1;
+  // A failure has been told on the status descriptor.
+  return tie::launcher::run_node(*flags) ? 0 : 1;
 }
