@@ -123,7 +123,10 @@ void OwnerServer::serve(Connection& connection) {
 OwnerServer::Answer OwnerServer::answer(const v1::OwnerRequest& request) {
   Answer out;
   switch (request.kind_case()) {
-    case v1::OwnerRequest::kStatus: fill_status(store_.rows(), out.reply); return out;
+    case v1::OwnerRequest::kStatus:
+      fill_status(store_.rows(), out.reply);
+      out.reply.set_instance_id(instance_id_);
+      return out;
     case v1::OwnerRequest::kAttach: break;
     default: set_error(out.reply, {Code::kUnsupportedFeature, "this owner does not know that request"}); return out;
   }

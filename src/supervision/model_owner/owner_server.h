@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "base/random.h"
 #include "base/result.h"
 #include "os/fd.h"
 #include "supervision/model_owner/model_store.h"
@@ -51,6 +52,7 @@ class OwnerServer {
 
   ModelStore& store_;
   OwnerServerOptions options_;
+  const std::string instance_id_ = random_hex(8);
   std::mutex mutex_;
   std::list<std::unique_ptr<Connection>> connections_;
 };

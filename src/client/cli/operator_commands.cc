@@ -1,0 +1,145 @@
+#include "client/cli/operator_commands.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+
+#include "controller.grpc.pb.h"
+#include "supervision/rpc/unix_grpc.h"
+
+namespace tie::cli {
+namespace {
+
+constexpr int64_t kConnectMs = 2'000;
+constexpr int64_t kStatusMs = 5'000;
+constexpr int64_t kLongestCallMs = 2 * 3'600'000;
+
+std::string default_socket() {
+  if (const char* folder = ::getenv("TIE_RUN")) return std::string(folder) + "/controller.sock";
+  if (const char* folder = ::getenv("XDG_RUNTIME_DIR")) {
+    std::string path = std::string(folder) + "/tie/controller.sock";
+    if (::access(path.c_str(), F_OK) == 0) return path;
+  }
+  return "/run/tie/controller.sock";
+}
+
+std::string duration(uint64_t ms) {
+  if (ms < 1'000) return fmt::format("{} ms", ms);
+  if (ms < 120'000) return fmt::format("{:.1f} s", static_cast<double>(ms) / 1e3);
+  if (ms < 7'200'000) return fmt::format("{} min", ms / 60'000);
+  return fmt::format("{:.1f} h", static_cast<double>(ms) / 3.6e6);
+}
+
+void print_status(const v1::NodeStatus& status) {
+  fmt::print("node        {}{}{}, for {}\n", status.state(), status.reason().empty() ? "" : ": ", status.reason(), duration(status.state_since_ms()));
+  fmt::print("requests    {} in flight, {} allowed{}\n", status.in_flight(), status.max_requests(), status.drained_by_operator() ? " (drained by the operator)" : "");
+  std::string next = status.next_recycle_in_ms() == 0 ? "none planned" : "next in " + duration(status.next_recycle_in_ms());
+  std::string last = status.recycle_count() == 0 ? "" : ", the last took " + duration(status.last_recycle_ms());
+  fmt::print("recycles    {}{}, {}\n", status.recycle_count(), last, next);
+  fmt::print("\n{:<32} {:<16} {:<10} {}\n", "component", "state", "since", "");
+  for (const v1::ComponentStatus& component : status.components())
+    fmt::print("{:<32} {:<16} {:<10} {}\n", component.name(), component.state(), duration(component.since_ms()), component.message());
+}
+
+struct Settings {
+  std::string socket;
+  std::string reason;
+  uint32_t limit_ms = 0;
+  bool watch = false;
+};
+
+using Stub = v1::Controller::Stub;
+using Call = std::function<grpc::Status(Stub&, grpc::ClientContext&, v1::NodeStatus&)>;
+
+// One call on a connection of its own; prints the status it brings.
+int run(const Settings& settings, int64_t limit_ms, const Call& call) {
+  std::string path = settings.socket.empty() ? default_socket() : settings.socket;
+  auto channel = rpc::connect(path, Deadline::in_ms(kConnectMs));
+  if (!channel) {
+    fmt::print(stderr, "tie node: the controller is not there ({}); is the node up?\n", channel.error().message);
+    return 1;
+  }
+  auto stub = v1::Controller::NewStub(*channel);
+  grpc::ClientContext context;
+  context.set_deadline(rpc::call_deadline(limit_ms));
+  v1::NodeStatus status;
+  grpc::Status outcome = call(*stub, context, status);
+  if (!outcome.ok()) {
+    fmt::print(stderr, "tie node: {}\n", outcome.error_message());
+    return 1;
+  }
+  if (!status.state().empty()) print_status(status);
+  return status.state() == "ready" || status.drained_by_operator() ? 0 : 2;
+}
+
+int watch(const Settings& settings) {
+  return run(settings, kLongestCallMs, [](Stub& stub, grpc::ClientContext& context, v1::NodeStatus& last) {
+    auto reader = stub.WatchStatus(&context, {});
+    v1::NodeStatus status;
+    std::string shown;
+    while (reader->Read(&status)) {
+      std::string line = fmt::format("{:<13} {}", status.state(), status.reason());
+      for (const v1::ComponentStatus& component : status.components()) line += fmt::format("  {}={}", component.name(), component.state());
+      if (line != shown) fmt::print("{}\n", line);
+      shown = line;
+      std::fflush(stdout);
+    }
+    last.Clear();
+    return reader->Finish();
+  });
+}
+
+void add(CLI::App& node, int& exit_code, std::shared_ptr<Settings> settings, const char* name, const char* help, int64_t limit_ms, Call call) {
+  node.add_subcommand(name, help)->callback([=, &exit_code] { exit_code = run(*settings, limit_ms, call); });
+}
+
+}  // namespace
+
+void add_node_commands(CLI::App& app, int& exit_code) {
+  auto settings = std::make_shared<Settings>();
+  CLI::App* node = app.add_subcommand("node", "look at and operate this node");
+  node->require_subcommand(1);
+  node->fallthrough();
+  node->add_option("--socket", settings->socket, "the controller's socket (default: $TIE_RUN, $XDG_RUNTIME_DIR/tie or /run/tie)");
+
+  CLI::App* status = node->add_subcommand("status", "the state of the node and its parts");
+  status->add_flag("--watch", settings->watch, "follow every change");
+  status->callback([settings, &exit_code] {
+    exit_code = settings->watch ? watch(*settings) : run(*settings, kStatusMs, [](Stub& stub, grpc::ClientContext& context, v1::NodeStatus& out) {
+      return stub.GetStatus(&context, {}, &out);
+    });
+  });
+
+  CLI::App* recycle = node->add_subcommand("recycle", "restart the runtime without losing a request; returns when the node is ready again");
+  recycle->add_option("--reason", settings->reason, "shown in the status");
+  recycle->add_option("--drain-limit-ms", settings->limit_ms, "longest wait for requests in flight");
+  recycle->callback([settings, &exit_code] {
+    exit_code = run(*settings, kLongestCallMs, [&](Stub& stub, grpc::ClientContext& context, v1::NodeStatus& out) {
+      v1::NodeRecycleRequest request;
+      request.set_reason(settings->reason);
+      request.set_drain_limit_ms(settings->limit_ms);
+      return stub.Recycle(&context, request, &out);
+    });
+  });
+
+  CLI::App* drain = node->add_subcommand("drain", "take no new requests; returns when none is in flight");
+  drain->add_option("--wait-ms", settings->limit_ms, "longest wait");
+  drain->callback([settings, &exit_code] {
+    exit_code = run(*settings, kLongestCallMs, [&](Stub& stub, grpc::ClientContext& context, v1::NodeStatus& out) {
+      v1::NodeDrainRequest request;
+      request.set_wait_ms(settings->limit_ms);
+      return stub.Drain(&context, request, &out);
+    });
+  });
+
+  add(*node, exit_code, settings, "resume", "take requests again after a drain", kLongestCallMs,
+      [](Stub& stub, grpc::ClientContext& context, v1::NodeStatus& out) { return stub.Resume(&context, {}, &out); });
+  add(*node, exit_code, settings, "reload", "look at the assets now and recycle with them", kLongestCallMs,
+      [](Stub& stub, grpc::ClientContext& context, v1::NodeStatus& out) { return stub.Reload(&context, {}, &out); });
+}
+
+}  // namespace tie::cli

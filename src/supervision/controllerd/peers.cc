@@ -1,0 +1,212 @@
+#include "supervision/controllerd/peers.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "cloudboard_control.grpc.pb.h"
+#include "gpuhealth.grpc.pb.h"
+#include "os/framed_message.h"
+#include "owner.pb.h"
+#include "probe.grpc.pb.h"
+#include "supervision/rpc/unix_grpc.h"
+
+namespace tie::controller {
+namespace {
+
+constexpr size_t kMaxOwnerReplyBytes = size_t{1} << 20;
+
+// Grows from retry_ms to retry_max_ms while a peer stays away.
+struct Pace {
+  const PeerTiming& timing;
+  int64_t next_ms = 0;
+  int64_t wait() {
+    next_ms = next_ms == 0 ? timing.retry_ms : std::min(next_ms + next_ms / 8 + 1, timing.retry_max_ms);
+    return next_ms;
+  }
+  void reset() { next_ms = 0; }
+};
+
+Gpu gpu_of(v1::DeviceHealth health) {
+  switch (health) {
+    case v1::HEALTHY: return Gpu::kHealthy;
+    case v1::DEGRADED: return Gpu::kDegraded;
+    default: return Gpu::kUnavailable;
+  }
+}
+
+std::string worst_reason(const v1::GpuVerdict& verdict) {
+  for (const v1::DeviceState& device : verdict.devices())
+    if (device.health() == verdict.health() && !device.reason().empty()) return device.name() + ": " + device.reason();
+  return verdict.provider();
+}
+
+Runtime runtime_of(v1::ProbeStatus::State state) {
+  switch (state) {
+    case v1::ProbeStatus::INITIALIZING: return Runtime::kInitializing;
+    case v1::ProbeStatus::READY: return Runtime::kReady;
+    case v1::ProbeStatus::RECYCLING: return Runtime::kRecycling;
+    case v1::ProbeStatus::NEEDS_WARMUP: return Runtime::kNeedsWarmup;
+    default: return Runtime::kError;
+  }
+}
+
+OwnerReport judge_owner(const v1::OwnerReply& reply, const std::vector<std::string>& models) {
+  OwnerReport report{Owner::kReady, "", reply.instance_id()};
+  for (const std::string& name : models) {
+    auto found = std::find_if(reply.models().begin(), reply.models().end(), [&](const v1::ModelState& m) { return m.model() == name; });
+    if (found == reply.models().end()) return {Owner::kError, "it has no model " + name, reply.instance_id()};
+    if (found->state() == "error") return {Owner::kError, name + ": " + found->message(), reply.instance_id()};
+    if (found->state() != "ready") report.state = Owner::kLoading;
+  }
+  return report;
+}
+
+}  // namespace
+
+void PeerThread::start() {
+  thread_ = std::thread([this] { run(); });
+}
+
+void PeerThread::stop() {
+  std::lock_guard lock(mutex_);
+  stopping_ = true;
+  changed_.notify_all();
+}
+
+void PeerThread::join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+bool PeerThread::sleep(int64_t ms) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::milliseconds(ms), [this] { return stopping_.load(); });
+  return !stopping_;
+}
+
+GpuWatcher::GpuWatcher(std::string socket, PeerTiming timing, Watchdog& dog, Sink sink)
+    : socket_(std::move(socket)), timing_(timing), dog_(dog), sink_(std::move(sink)) {}
+
+void GpuWatcher::listen() {
+  auto channel = rpc::connect(socket_, Deadline::in_ms(timing_.connect_ms));
+  if (!channel) return;
+  auto stub = v1::GpuHealth::NewStub(*channel);
+  grpc::ClientContext context;
+  Watchdog::Guard guard(dog_, context, timing_.silence_ms);
+  auto reader = stub->WatchVerdict(&context, {});
+  v1::GpuVerdict verdict;
+  while (reader->Read(&verdict)) {
+    guard.heard();
+    heard_ = true;
+    sink_(GpuReport{gpu_of(verdict.health()), worst_reason(verdict)});
+  }
+  (void)reader->Finish();
+}
+
+void GpuWatcher::run() {
+  Pace pace{timing_};
+  while (!stopping()) {
+    heard_ = false;
+    listen();
+    if (heard_) pace.reset();
+    sink_(GpuReport{Gpu::kUnknown, "no connection"});
+    if (!sleep(pace.wait())) return;
+  }
+}
+
+OwnerWatcher::OwnerWatcher(std::string socket, std::vector<std::string> models, PeerTiming timing, Sink sink)
+    : socket_(std::move(socket)), models_(std::move(models)), timing_(timing), sink_(std::move(sink)) {}
+
+void OwnerWatcher::run() {
+  Pace pace{timing_};
+  os::Fd socket;
+  v1::OwnerRequest request;
+  request.mutable_status();
+  while (!stopping()) {
+    if (!socket) {
+      auto connected = os::connect_unix(socket_, Deadline::in_ms(timing_.connect_ms));
+      if (connected) socket = std::move(*connected);
+    }
+    int64_t wait_ms = 0;
+    Deadline deadline = Deadline::in_ms(timing_.call_ms);
+    if (socket && os::send_message(socket.get(), request, deadline)) {
+      auto reply = os::receive_message<v1::OwnerReply>(socket.get(), kMaxOwnerReplyBytes, deadline);
+      if (reply) {
+        OwnerReport report = judge_owner(reply->message, models_);
+        wait_ms = report.state == Owner::kLoading ? timing_.owner_loading_poll_ms : timing_.owner_poll_ms;
+        sink_(std::move(report));
+        pace.reset();
+      }
+    }
+    if (wait_ms == 0) {
+      socket.close();
+      sink_(OwnerReport{Owner::kUnknown, "no connection", ""});
+      wait_ms = pace.wait();
+    }
+    if (!sleep(wait_ms)) return;
+  }
+}
+
+ProbeWatcher::ProbeWatcher(size_t index, std::string socket, PeerTiming timing, Watchdog& dog, Sink sink)
+    : index_(index), socket_(std::move(socket)), timing_(timing), dog_(dog), sink_(std::move(sink)) {}
+
+void ProbeWatcher::listen() {
+  auto channel = rpc::connect(socket_, Deadline::in_ms(timing_.connect_ms));
+  if (!channel) return;
+  auto stub = v1::StatusProbe::NewStub(*channel);
+  grpc::ClientContext context;
+  Watchdog::Guard guard(dog_, context, timing_.silence_ms);
+  auto reader = stub->WatchStatus(&context, {});
+  v1::ProbeStatus status;
+  while (reader->Read(&status)) {
+    guard.heard();
+    heard_ = true;
+    sink_(RuntimeReport{index_, runtime_of(status.state()), status.instance_id(), status.message()});
+  }
+  (void)reader->Finish();
+}
+
+void ProbeWatcher::run() {
+  Pace pace{timing_};
+  while (!stopping()) {
+    heard_ = false;
+    listen();
+    if (heard_) pace.reset();
+    sink_(RuntimeReport{index_, Runtime::kUnreachable, "", "no connection"});
+    if (!sleep(pace.wait())) return;
+  }
+}
+
+bool ask_recycle(const std::string& probe_socket, const SendRecycle& command, const PeerTiming& timing) {
+  auto channel = rpc::connect(probe_socket, Deadline::in_ms(timing.connect_ms));
+  if (!channel) return false;
+  grpc::ClientContext context;
+  context.set_deadline(rpc::call_deadline(timing.call_ms));
+  v1::RecycleRequest request;
+  request.set_reason(command.reason);
+  request.set_drain_limit_ms(static_cast<uint32_t>(std::clamp<int64_t>(command.drain_limit_ms, 1, UINT32_MAX)));
+  v1::RecycleReply reply;
+  return v1::StatusProbe::NewStub(*channel)->Recycle(&context, request, &reply).ok();
+}
+
+void Worker::post(std::function<void()> job) {
+  std::lock_guard lock(mutex_);
+  tie_check(jobs_.size() < kMaxJobs, "the controller's command queue is bounded");
+  jobs_.push_back(std::move(job));
+  changed_.notify_all();
+}
+
+void Worker::run() {
+  while (!stopping()) {
+    std::function<void()> job;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, std::chrono::milliseconds(200), [this] { return !jobs_.empty(); });
+      if (jobs_.empty()) continue;
+      job = std::move(jobs_.front());
+      jobs_.pop_front();
+    }
+    job();
+  }
+}
+
+}  // namespace tie::controller

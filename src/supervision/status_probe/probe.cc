@@ -1,0 +1,152 @@
+#include "supervision/status_probe/probe.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/random.h"
+
+namespace tie::probe {
+namespace {
+
+constexpr int64_t kLivenessTickMs = 20;  // how soon the runtime's death is noticed between canaries
+constexpr const char* kNeedsWarmup = "needs_warmup";
+
+}  // namespace
+
+const char* state_name(State state) {
+  switch (state) {
+    case State::kInitializing: return "initializing";
+    case State::kReady: return "ready";
+    case State::kError: return "error";
+    case State::kRecycling: return "recycling";
+    case State::kNeedsWarmup: return "needs_warmup";
+  }
+  return "error";
+}
+
+Probe::Probe(ProbeOptions options) : options_(std::move(options)), canary_(options_.canary), process_(options_.runtime_pid, options_.canary.runtime_socket) {
+  status_.instance_id = random_hex(8);
+  status_.started_ms = monotonic_ms();
+  status_.version = 1;
+  status_.message = "waiting for the first canary";
+}
+
+Status Probe::status() const {
+  std::lock_guard lock(mutex_);
+  return status_;
+}
+
+Status Probe::wait_change(uint64_t seen_version, Deadline deadline) const {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms()), [&] { return stopped_ || status_.version != seen_version; });
+  return status_;
+}
+
+void Probe::set_state(State state, std::string message) {
+  std::lock_guard lock(mutex_);
+  if (status_.state == State::kRecycling) return;
+  if (status_.state == state && status_.message == message) return;
+  status_.state = state;
+  status_.message = std::move(message);
+  ++status_.version;
+  changed_.notify_all();
+}
+
+std::string Probe::request_recycle(uint32_t drain_limit_ms) {
+  set_state(State::kRecycling, "draining");
+  std::lock_guard lock(mutex_);
+  if (!recycle_wanted_) {
+    recycle_wanted_ = true;
+    drain_ms_ = drain_limit_ms == 0 ? options_.default_drain_ms : std::min<int64_t>(drain_limit_ms, options_.max_drain_ms);
+    canary_.cancel();
+    changed_.notify_all();
+  }
+  return status_.instance_id;
+}
+
+void Probe::stop() {
+  std::lock_guard lock(mutex_);
+  stopped_ = true;
+  canary_.cancel();
+  changed_.notify_all();
+}
+
+Result<int64_t> Probe::run_canary() {
+  std::lock_guard one_at_a_time(canary_mutex_);
+  {
+    std::lock_guard lock(mutex_);
+    if (stopped_ || recycle_wanted_) return fail(Code::kCancelled, "the container is going away");
+  }
+  return canary_.run(options_.canary_deadline_ms);
+}
+
+Result<int64_t> Probe::canary_now() {
+  auto outcome = run_canary();
+  judge(outcome);
+  return outcome;
+}
+
+void Probe::judge(const Result<int64_t>& outcome) {
+  if (outcome) {
+    {
+      std::lock_guard lock(mutex_);
+      status_.canary_ms = *outcome;
+    }
+    set_state(State::kReady, "");
+    return;
+  }
+  const Error& error = outcome.error();
+  // A full runtime answers, and its requests are the better canary.
+  if (error.code == Code::kCancelled || error.code == Code::kOverloaded) return;
+  if (error.code == Code::kNotReady && error.message.find(kNeedsWarmup) != std::string::npos) return set_state(State::kNeedsWarmup, "the prefix cache is cold");
+  bool starting = error.code == Code::kIo || error.code == Code::kNotReady;
+  if (status().state == State::kInitializing && starting) return set_state(State::kInitializing, "the runtime is starting");
+  set_state(State::kError, "the canary failed: " + error.message);
+}
+
+// False when there is no next: a recycle or a stop was asked for, or the runtime is dead and nobody attends to it.
+bool Probe::wait_for_next(int64_t ms) {
+  Deadline next = Deadline::in_ms(ms);
+  for (;;) {
+    (void)process_.find();
+    if (process_.exited()) {
+      int64_t now = monotonic_ms();
+      if (dead_since_ms_ == 0) dead_since_ms_ = now;
+      set_state(State::kError, "the runtime has exited");
+      if (now - dead_since_ms_ >= options_.unattended_ms) return false;
+    }
+    std::unique_lock lock(mutex_);
+    int64_t piece = std::min(next.remaining_ms(), kLivenessTickMs);
+    changed_.wait_for(lock, std::chrono::milliseconds(piece), [&] { return stopped_ || recycle_wanted_; });
+    if (stopped_ || recycle_wanted_) return false;
+    if (next.passed() && dead_since_ms_ == 0) return true;
+    if (next.passed()) next = Deadline::in_ms(kLivenessTickMs);
+  }
+}
+
+void Probe::recycle() {
+  int64_t drain_ms;
+  {
+    std::lock_guard lock(mutex_);
+    drain_ms = drain_ms_;
+  }
+  (void)process_.find();
+  (void)process_.drain(Deadline::in_ms(drain_ms));
+}
+
+Result<void> Probe::run() {
+  for (;;) {
+    judge(run_canary());
+    bool ready = status().state == State::kReady;
+    if (!wait_for_next(ready ? options_.ready_interval_ms : options_.starting_interval_ms)) break;
+  }
+  std::unique_lock lock(mutex_);
+  bool wanted = recycle_wanted_;
+  bool stopped = stopped_;
+  lock.unlock();
+  if (wanted) recycle();
+  if (!wanted && !stopped) return fail(Code::kRuntimeLost, "the runtime has exited and nobody asked for a recycle");
+  return {};
+}
+
+}  // namespace tie::probe
