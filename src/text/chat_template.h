@@ -12,9 +12,10 @@
 namespace tie::text {
 
 struct RenderLimits {
-  uint64_t fuel = 3'000'000;                  // engine instructions
+  uint64_t fuel = 2'000'000;                  // engine instructions, and units of 64 bytes of data
   uint64_t max_output_bytes = 16u << 20;
   uint64_t max_template_bytes = 1u << 20;
+  bool trim_blocks = true;  // trim_blocks and lstrip_blocks of Jinja, as transformers sets them
 };
 
 class ChatTemplate {
@@ -28,6 +29,7 @@ class ChatTemplate {
   Result<std::string> render(std::string_view context_json, int64_t now_unix_s) const;
 
  private:
+  ChatTemplate() = default;
   struct Handle;
   struct Free {
     void operator()(Handle* handle) const;

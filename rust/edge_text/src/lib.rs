@@ -1,1 +1,9 @@
-//! Chat templates with a C face.
+//! Chat templates with a C face (see include/edge_text.h): minijinja set up the way transformers sets up Jinja2, under budgets.
+
+mod ffi;
+mod json;
+mod python;
+mod template;
+mod time;
+
+pub use template::{Failure, Limits, Template};
