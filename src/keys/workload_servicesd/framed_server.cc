@@ -1,0 +1,63 @@
+#include "keys/workload_servicesd/framed_server.h"
+
+#include <sys/socket.h>
+
+namespace tie::wsd {
+namespace {
+constexpr int64_t kAcceptPollMs = 200;
+constexpr int64_t kIdlePollMs = 60'000;
+constexpr int64_t kAcceptPauseMs = 50;  // after running out of descriptors, say
+}  // namespace
+
+Result<std::unique_ptr<FramedServer>> FramedServer::start(const std::string& path, size_t max_connections, Serve serve) {
+  TIE_TRY(os::Fd listener, os::listen_unix(path));
+  return std::unique_ptr<FramedServer>(new FramedServer(std::move(listener), max_connections, std::move(serve)));
+}
+
+FramedServer::FramedServer(os::Fd listener, size_t max_connections, Serve serve)
+    : listener_(std::move(listener)), max_connections_(max_connections), serve_(std::move(serve)), acceptor_([this] { accept_loop(); }) {}
+
+FramedServer::~FramedServer() { stop(); }
+
+void FramedServer::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    for (Connection& connection : connections_) ::shutdown(connection.socket.get(), SHUT_RDWR);
+  }
+  if (acceptor_.joinable()) acceptor_.join();
+  std::unique_lock lock(mutex_);
+  empty_.wait(lock, [this] { return connections_.empty(); });
+}
+
+void FramedServer::accept_loop() {
+  for (;;) {
+    auto socket = os::accept_unix(listener_.get(), Deadline::in_ms(kAcceptPollMs));
+    std::unique_lock lock(mutex_);
+    if (stopping_) return;
+    if (!socket) {
+      const bool pause = socket.error().code != Code::kDeadline;
+      lock.unlock();
+      if (pause) std::this_thread::sleep_for(std::chrono::milliseconds(kAcceptPauseMs));
+      continue;
+    }
+    if (connections_.size() >= max_connections_) continue;
+    connections_.push_front({std::move(*socket)});
+    std::thread([this, connection = connections_.begin()] { serve_connection(connection); }).detach();
+  }
+}
+
+void FramedServer::serve_connection(std::list<Connection>::iterator connection) {
+  const int socket = connection->socket.get();
+  for (;;) {
+    auto readable = os::wait_readable(socket, Deadline::in_ms(kIdlePollMs));
+    if (!readable && readable.error().code == Code::kDeadline) continue;  // an idle helper of the pool
+    if (!readable || !serve_(socket)) break;
+  }
+  std::lock_guard lock(mutex_);
+  connections_.erase(connection);
+  // Under the lock: once it is free and the list empty, this object may be gone.
+  empty_.notify_all();
+}
+
+}  // namespace tie::wsd

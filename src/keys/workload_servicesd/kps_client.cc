@@ -1,0 +1,84 @@
+#include "keys/workload_servicesd/kps_client.h"
+
+#include <atomic>
+
+#include "keys/workload_servicesd/limits.h"
+#include "keys/workload_servicesd/unix_channel.h"
+#include "kps.grpc.pb.h"
+#include "supervision/rpc/unix_grpc.h"
+
+namespace tie::wsd {
+namespace {
+
+class KpsClient final : public KeyService {
+ public:
+  explicit KpsClient(const std::string& path) : channel_(unix_channel(path)), stub_(v1::KeyProtection::NewStub(channel_)) {}
+
+  Result<MadeKey> generate(crypto::KemId kem, ByteView binding_public_key, int64_t lifetime_ms, ByteView challenge) override {
+    v1::GenerateKEMKeypairRequest request;
+    request.set_suite(static_cast<uint16_t>(kem));
+    request.set_binding_public_key(to_string(binding_public_key));
+    request.set_lifetime_ms(static_cast<uint64_t>(lifetime_ms));
+    request.set_challenge(to_string(challenge));
+    v1::KEMKey reply;
+    TIE_CHECK_OK(call(&v1::KeyProtection::Stub::GenerateKEMKeypair, request, reply));
+    return MadeKey{reply.key_uuid(), to_bytes(reply.public_key()), reply.expires_unix_ms(), attestation::evidence_from_proto(reply.evidence())};
+  }
+
+  Result<SealedSecret> decap_and_seal(const std::string& uuid, ByteView enc) override {
+    v1::DecapAndSealRequest request;
+    request.set_key_uuid(uuid);
+    request.set_encapsulated_key(to_string(enc));
+    v1::DecapAndSealReply reply;
+    TIE_CHECK_OK(call(&v1::KeyProtection::Stub::DecapAndSeal, request, reply));
+    return SealedSecret{to_bytes(reply.binding_enc()), to_bytes(reply.sealed_secret())};
+  }
+
+  Result<attestation::Evidence> evidence(const std::string& uuid, ByteView challenge) override {
+    v1::GetKEMKeyRequest request;
+    request.set_key_uuid(uuid);
+    request.set_challenge(to_string(challenge));
+    v1::KEMKey reply;
+    TIE_CHECK_OK(call(&v1::KeyProtection::Stub::GetKEMKey, request, reply));
+    return attestation::evidence_from_proto(reply.evidence());
+  }
+
+  Result<void> destroy(const std::string& uuid) override {
+    v1::DestroyKEMKeyRequest request;
+    request.set_key_uuid(uuid);
+    v1::DestroyKEMKeyReply reply;
+    return call(&v1::KeyProtection::Stub::DestroyKEMKey, request, reply);
+  }
+
+  Result<std::string> heartbeat() override {
+    v1::HeartbeatReply reply;
+    TIE_CHECK_OK(call(&v1::KeyProtection::Stub::Heartbeat, v1::HeartbeatRequest(), reply));
+    if (reply.boot_id().empty()) return fail(Code::kCorrupt, "key_protectiond states no boot id");
+    return reply.boot_id();
+  }
+
+  bool link_changed() override {
+    const bool up = channel_->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
+    return was_up_.exchange(up) != up;
+  }
+
+ private:
+  template <typename Method, typename Request, typename Reply>
+  Result<void> call(Method method, const Request& request, Reply& reply) {
+    grpc::ClientContext context;
+    context.set_deadline(rpc::call_deadline(kKeyServiceTimeoutMs));
+    const grpc::Status status = ((*stub_).*method)(&context, request, &reply);
+    if (status.ok()) return {};
+    return std::unexpected(rpc::to_error(status).context("key_protectiond"));
+  }
+
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::KeyProtection::Stub> stub_;
+  std::atomic<bool> was_up_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<KeyService> connect_key_service(const std::string& socket_path) { return std::make_unique<KpsClient>(socket_path); }
+
+}  // namespace tie::wsd

@@ -1,0 +1,101 @@
+// workload_servicesd: flags, hardening, the object graph, the three sockets, the keeper's loop.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <thread>
+
+#include "keys/workload_servicesd/framed_server.h"
+#include "keys/workload_servicesd/key_keeper.h"
+#include "keys/workload_servicesd/limits.h"
+#include "keys/workload_servicesd/publisher.h"
+#include "keys/workload_servicesd/request_desk.h"
+#include "os/log.h"
+#include "os/process.h"
+
+namespace {
+
+using namespace tie;
+
+struct Flags {
+  std::string decap_socket, authorize_socket, claims_socket, kps_socket, control_socket, release_manifest, assets;
+  std::vector<std::string> suites = {"xwing"};
+  wsd::KeeperTimes times;
+  int64_t ticket_ttl_ms = wsd::kTicketTtlMs;
+  size_t max_requests_per_key = wsd::kMaxSeenPerKey;
+};
+
+std::vector<crypto::KemId> kems_of(const std::vector<std::string>& suites) {
+  std::vector<crypto::KemId> out;
+  for (const std::string& suite : suites) out.push_back(suite == "xwing" ? crypto::KemId::kXWing : crypto::KemId::kX25519HkdfSha256);
+  return out;
+}
+
+// Steps the keeper until told to stop; ready at the first key, so that whoever waits for this daemon finds one.
+void keep_keys(wsd::KeyKeeper& keeper, wsd::KeyRing& ring, int stop) {
+  bool ready = false, failing = false;
+  while (!os::wait_readable(stop, Deadline::in_ms(ready ? wsd::kLinkPollMs : 20))) {
+    const auto outcome = keeper.step(monotonic_ms(), wall_clock_ms());
+    if (!outcome && !failing) TIE_LOG("workload_servicesd", "keys: {}; trying again", outcome.error().code);
+    failing = !outcome;
+    if (!ready && ring.size() != 0) {
+      ready = true;
+      os::notify_ready();
+    }
+  }
+}
+
+Result<void> serve(const Flags& flags) {
+  TIE_CHECK_OK(os::harden_process());
+  TIE_TRY(const os::Fd stop, os::termination_signal_fd());
+  TIE_TRY(wsd::NodeFacts facts, wsd::read_node_facts(flags.release_manifest, flags.assets));
+  const attestation::SoftwareSigner signer;
+  const auto service = wsd::connect_key_service(flags.kps_socket);
+  wsd::KeyRing ring(flags.max_requests_per_key);
+  wsd::TicketBook tickets(flags.ticket_ttl_ms);
+  wsd::KeyKeeper keeper(*service, ring, signer, std::move(facts), kems_of(flags.suites), flags.times);
+  wsd::RequestDesk desk(*service, ring, tickets, signer);
+
+  const auto on = [&desk](bool (*serve)(wsd::RequestDesk&, int)) { return [&desk, serve](int socket) { return serve(desk, socket); }; };
+  TIE_TRY(const auto authorize, wsd::FramedServer::start(flags.authorize_socket, wsd::kMaxAuthorizeConnections, on(wsd::serve_authorize)));
+  TIE_TRY(const auto decap, wsd::FramedServer::start(flags.decap_socket, wsd::kMaxDecapConnections, on(wsd::serve_decap)));
+  TIE_TRY(const auto claims, wsd::FramedServer::start(flags.claims_socket, wsd::kMaxClaimsConnections, on(wsd::serve_claims)));
+  wsd::Publisher publisher(flags.control_socket, ring, [&keeper](const crypto::Digest& id) { keeper.revoke(id); });
+  std::thread publishing([&publisher] { publisher.run(); });
+  if (!wsd::hidden_memory_available()) TIE_LOG("workload_servicesd", "no memfd_secret here: binding keys lie in locked memory");
+
+  keep_keys(keeper, ring, stop.get());
+  publisher.stop();
+  publishing.join();
+  ring.destroy_all();
+  return {};
+}
+
+void add_options(CLI::App& app, Flags& flags) {
+  app.add_option("--decap-socket", flags.decap_socket, "wsd-decap.sock to serve: helpers only")->required();
+  app.add_option("--authorize-socket", flags.authorize_socket, "wsd-authorize.sock to serve: cloudboardd only")->required();
+  app.add_option("--claims-socket", flags.claims_socket, "wsd-claims.sock to serve: evidence over a challenge")->required();
+  app.add_option("--kps-socket", flags.kps_socket, "kps.sock of key_protectiond")->required();
+  app.add_option("--control-socket", flags.control_socket, "cloudboard-control.sock of cloudboardd")->required();
+  app.add_option("--release-manifest", flags.release_manifest, "the launcher's manifest of the installed files")->required();
+  app.add_option("--assets", flags.assets, "folder with models/NAME/ and prompts/")->required();
+  app.add_option("--suite", flags.suites, "request key suites, preferred first")->check(CLI::IsMember({"xwing", "x25519"}));
+  app.add_option("--key-lifetime-ms", flags.times.lifetime_ms, "life of a request key; replaced at half of it")->check(CLI::Range(1000, 7 * 24 * 3600 * 1000));
+  app.add_option("--key-grace-ms", flags.times.grace_ms, "a key still answers this long after its expiry")->check(CLI::Range(0, 300'000));
+  app.add_option("--heartbeat-ms", flags.times.heartbeat_ms, "between heartbeats with key_protectiond")->check(CLI::Range(10, 3600 * 1000));
+  app.add_option("--reap-ms", flags.times.reap_ms, "between sweeps of dead keys")->check(CLI::Range(10, 3600 * 1000));
+  app.add_option("--ticket-ttl-ms", flags.ticket_ttl_ms, "life of a ticket")->check(CLI::Range(10, 60'000));
+  app.add_option("--max-requests-per-key", flags.max_requests_per_key, "then the key is revoked and replaced")->check(CLI::Range(1, 10'000'000));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app{"Holds the binding keys of a node, lets each request be decapsulated once, makes and publishes the request keys."};
+  add_options(app, flags);
+  CLI11_PARSE(app, argc, argv);
+  auto outcome = serve(flags);
+  if (outcome) return 0;
+  std::fprintf(stderr, "workload_servicesd: %s\n", outcome.error().message.c_str());
+  return 1;
+}
