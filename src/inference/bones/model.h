@@ -58,6 +58,8 @@ struct ModelOptions {
 
 class Model {
  public:
+  struct State;  // defined in model/forward.h
+
   // Checks the image and allocates the workspace; the weights are used where they lie. Cost: well under a millisecond plus the workspace.
   // Errors: kCorrupt (image), kUnsupportedFeature (version, or a kernel set that is unknown or that this CPU lacks), kBadRequest (options).
   static Result<Model> attach(std::span<const std::byte> image, const ModelOptions& options);
@@ -74,7 +76,6 @@ class Model {
   Result<Logits> forward(const Batch& batch, const KvPool& kv);
 
  private:
-  struct State;
   explicit Model(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
