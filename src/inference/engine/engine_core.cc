@@ -1,0 +1,289 @@
+#include "inference/engine/engine_core.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "base/clock.h"
+
+namespace tie::engine {
+namespace {
+
+constexpr size_t kZeroBytesPerStep = size_t{16} << 20;   // about a millisecond of writing
+constexpr uint32_t kSmallestChunk = 32;
+constexpr uint32_t kFirstChunkWithDecode = 128;          // before anything has been measured
+
+uint64_t since(int64_t start_us, int64_t now_us) { return now_us > start_us ? static_cast<uint64_t>(now_us - start_us) : 0; }
+
+}  // namespace
+
+Result<std::unique_ptr<EngineCore>> EngineCore::create(ForwardModel& model, TokenTable table, EngineOptions options) {
+  const auto& config = model.config();
+  if (table.size() == 0 || table.size() > config.n_vocab)
+    return fail(Code::kBadRequest, fmt::format("the tokenizer has {} tokens, the model {}", table.size(), config.n_vocab));
+  TIE_TRY(auto layout, bones::KvLayout::for_model(config, options.kv_type, options.block_tokens));
+  TIE_TRY(auto kv, KvBlockPool::create(layout, static_cast<uint32_t>(std::min<size_t>(options.kv_bytes / layout.block_bytes(), UINT32_MAX))));
+  auto capacity = uint64_t{kv.n_blocks()} * layout.block_tokens;
+  auto context = static_cast<uint32_t>(std::min<uint64_t>(config.context_length, capacity));
+  return std::unique_ptr<EngineCore>(new EngineCore(model, std::move(table), std::move(options), std::move(kv), context));
+}
+
+EngineCore::EngineCore(ForwardModel& model, TokenTable table, EngineOptions options, KvBlockPool kv, uint32_t context)
+    : model_(model),
+      table_(std::move(table)),
+      options_(std::move(options)),
+      context_(context),
+      kv_(std::move(kv)),
+      scheduler_(kv_, options_.limits),
+      masks_(options_.grammars ? *options_.grammars : trivial_grammars_, table_.size()) {
+  uint32_t threads = options_.pool ? options_.pool->size() : 1;
+  workspaces_.reserve(threads);
+  for (uint32_t i = 0; i < threads; ++i) workspaces_.emplace_back(model.config().n_vocab);
+  tasks_.reserve(options_.limits.max_sequences);
+  trace_rows_.reserve(options_.limits.max_sequences);
+}
+
+EngineCore::~EngineCore() = default;
+
+Result<std::unique_ptr<Request>> EngineCore::prepare(RequestSpec spec) const {
+  if (!spec.sink) return fail(Code::kInternal, "a request needs a sink");
+  if (spec.prompt.empty()) return fail(Code::kBadRequest, "the prompt is empty");
+  for (int32_t id : spec.prompt)
+    if (!table_.contains(id)) return fail(Code::kBadRequest, fmt::format("token id {} is outside the vocabulary of {} tokens", id, table_.size()));
+  if (spec.prompt.size() >= context_)
+    return fail(Code::kContextExceeded,
+                fmt::format("the prompt has {} tokens, but the context holds {} and at least one must be left to answer", spec.prompt.size(), context_));
+  TIE_CHECK_OK(check(spec.sampling, table_.size()));
+  if (spec.sampling.n > options_.limits.max_sequences)
+    return fail(Code::kBadRequest, fmt::format("n is {}, but this runtime computes at most {} samples at once", spec.sampling.n, options_.limits.max_sequences));
+  if (spec.priority > kLowestPriority) return fail(Code::kBadRequest, fmt::format("priority must be between 0 and {}", kLowestPriority));
+  if (spec.grammar && !spec.grammar->empty() && !options_.grammars)
+    return fail(Code::kUnsupportedFeature, "this runtime enforces no grammar but the empty one");
+  static std::atomic<uint64_t> next_id{1};
+  uint32_t deadline_ms = spec.deadline_ms ? std::min(spec.deadline_ms, options_.max_deadline_ms) : options_.max_deadline_ms;
+  auto request = std::make_unique<Request>(std::move(spec), next_id.fetch_add(1, std::memory_order_relaxed), context_, table_);
+  request->deadline_us = request->submitted_us + int64_t{deadline_ms} * 1000;
+  return request;
+}
+
+Result<void> EngineCore::add(std::unique_ptr<Request> request) {
+  if (scheduler_.queue_full()) return fail(Code::kOverloaded, fmt::format("{} requests are waiting already", scheduler_.n_waiting()));
+  Request& r = *request;
+  requests_.push_back(std::move(request));
+  if (r.samples.front()->limit == 0) {  // max_tokens 0: nothing to compute
+    for (auto& s : r.samples) {
+      s->end(Finish::kLength);
+      r.spec.sink->on_output(s->output());
+    }
+    finish_request(r, nullptr);
+    return {};
+  }
+  if (r.spec.grammar) {
+    std::vector<MaskSlot*> slots;
+    for (auto& s : r.samples) slots.push_back(s->grammar.get());
+    masks_.compile(*r.spec.grammar, std::move(slots));
+  }
+  scheduler_.enqueue(r);
+  return {};
+}
+
+bool EngineCore::step(int64_t now_us) {
+  end_cancelled_and_late(now_us);
+  uint32_t chunk = options_.target_step_us == 0    ? options_.limits.max_rows
+                   : prefill_us_per_row_ > 0 ? std::max(kSmallestChunk, static_cast<uint32_t>(options_.target_step_us / prefill_us_per_row_))
+                                             : kFirstChunkWithDecode;
+  const Plan& plan = scheduler_.plan(now_us, chunk);
+  if (plan.empty()) return false;
+  ++step_;
+  if (options_.trace) record(plan);
+  int64_t began_us = monotonic_us();
+  auto logits = model_.forward(plan.batch(), kv_.view());
+  if (!logits) {
+    std::vector<Request*> broken;
+    for (const auto& e : plan.entries)
+      if (std::find(broken.begin(), broken.end(), &e.sequence->request) == broken.end()) broken.push_back(&e.sequence->request);
+    Error why{Code::kInternal, "the model failed: " + logits.error().message};
+    for (auto* request : broken) end_request(*request, Finish::kError, why);
+    return true;
+  }
+  adapt_prefill(plan, monotonic_us() - began_us);
+  collect_tasks(plan);
+  draw_all(*logits);
+  deliver(now_us + (monotonic_us() - began_us));
+  kv_.zero_freed(kZeroBytesPerStep);
+  return true;
+}
+
+void EngineCore::settle() { kv_.zero_freed(SIZE_MAX); }
+
+void EngineCore::end_all(const Error& why) {
+  while (!requests_.empty()) end_request(*requests_.back(), why.code == Code::kCancelled ? Finish::kCancelled : Finish::kError, why);
+  settle();
+}
+
+void EngineCore::end_cancelled_and_late(int64_t now_us) {
+  for (size_t i = requests_.size(); i-- > 0;) {
+    Request& r = *requests_[i];
+    if (r.handle->cancelled.load(std::memory_order_relaxed)) {
+      end_request(r, Finish::kCancelled, {Code::kCancelled, error_info(Code::kCancelled).sentence});
+    } else if (now_us >= r.deadline_us) {
+      end_request(r, Finish::kError, {Code::kDeadline, error_info(Code::kDeadline).sentence});
+    } else if (!r.admitted && r.samples.front()->grammar && r.grammar_ready() && r.samples.front()->grammar->error) {
+      Error why = *r.samples.front()->grammar->error;
+      end_request(r, Finish::kError, why);
+    }
+  }
+}
+
+void EngineCore::end_request(Request& r, Finish finish, const Error& why) {
+  if (!r.admitted) scheduler_.forget(r);
+  for (auto& s : r.samples) {
+    if (s->finish == Finish::kNone) {
+      s->end(finish);
+      r.spec.sink->on_output({.sample = s->sample, .finish = finish});
+    }
+    scheduler_.retire(*s);
+  }
+  finish_request(r, &why);
+}
+
+void EngineCore::finish_request(Request& r, const Error* why) {
+  r.spec.sink->on_end(r.usage, why);
+  ++n_ended_;
+  auto at = std::find_if(requests_.begin(), requests_.end(), [&](const auto& owned) { return owned.get() == &r; });
+  std::swap(*at, requests_.back());
+  requests_.pop_back();
+}
+
+void EngineCore::collect_tasks(const Plan& plan) {
+  tasks_.clear();
+  for (const auto& e : plan.entries) {
+    Sequence& s = *e.sequence;
+    if (!e.wants_logits) {
+      s.n_cached += e.n_rows;
+      continue;
+    }
+    auto draft = std::span(plan.tokens).subspan(e.first_row + e.n_rows - e.n_draft, e.n_draft);
+    bool fork = !s.request.forked && s.request.samples.size() > 1;
+    tasks_.push_back({&s, e.first_logit_row, e.n_draft + 1, draft, fork});
+    if (!fork) continue;
+    scheduler_.fork(s.request);
+    for (size_t i = 1; i < s.request.samples.size(); ++i)
+      tasks_.push_back({s.request.samples[i].get(), e.first_logit_row, 1, {}, true});
+  }
+}
+
+void EngineCore::draw_all(const bones::Logits& logits) {
+  if (!options_.pool || tasks_.size() == 1) {
+    for (auto& task : tasks_) draw(task, logits, workspaces_[0]);
+  } else {
+    std::atomic<size_t> next{0};
+    auto body = [&](uint32_t thread) {
+      for (size_t i = next.fetch_add(1); i < tasks_.size(); i = next.fetch_add(1)) draw(tasks_[i], logits, workspaces_[thread]);
+    };
+    options_.pool->run(body);
+  }
+}
+
+// Touches nothing but its own sequence (and the request's counters, summed up in deliver), so samples draw in parallel.
+void EngineCore::draw(Task& task, const bones::Logits& logits, SamplerWorkspace& workspace) const {
+  Sequence& s = *task.sequence;
+  for (uint32_t i = 0; i < task.n_rows; ++i) {
+    auto row = logits.row(task.first_logit_row + i);
+    if (task.shared_row) {
+      std::copy(row.begin(), row.end(), workspace.shared_row.begin());
+      row = std::span(workspace.shared_row).first(row.size());
+    }
+    int32_t token = -1;
+    if (!draw_one(s, row, workspace, &token)) break;
+    if (i < task.draft.size() && (s.finish != Finish::kNone || token != task.draft[i])) break;
+    if (i < task.draft.size()) ++s.accepted_in_step;
+  }
+  s.n_cached = static_cast<uint32_t>(s.tokens.size()) - 1;
+}
+
+bool EngineCore::draw_one(Sequence& s, std::span<float> row, SamplerWorkspace& workspace, int32_t* token) const {
+  DrawRequest request{.row = row, .position = s.n_output(), .forbid_end = s.below_min_tokens()};
+  if (s.grammar) {
+    MaskWorker::wait(*s.grammar);
+    if (s.grammar->error) {
+      s.error = *s.grammar->error;
+      s.end(Finish::kError);
+      return false;
+    }
+    if (s.grammar->state == GrammarState::kComplete) {
+      s.end(Finish::kGrammarEnd);
+      return false;
+    }
+    request.mask = s.grammar->mask;
+  }
+  TokenLogprobs logprobs;
+  bool wanted = s.request.spec.sampling.logprobs;
+  *token = s.sampler.draw(request, workspace, wanted ? &logprobs : nullptr);
+  if (*token >= 0) {
+    s.commit(*token, wanted ? &logprobs : nullptr);
+  } else if (s.grammar && request.forbid_end) {
+    s.end(Finish::kGrammarEnd);  // the text is complete before min_tokens: the grammar wins
+  } else {
+    s.error = Error{Code::kInternal, s.grammar ? "the grammar leaves no token to choose" : "the model gave no usable logits"};
+    s.end(Finish::kError);
+  }
+  return *token >= 0;
+}
+
+void EngineCore::deliver(int64_t now_us) {
+  for (auto& task : tasks_) {
+    Sequence& s = *task.sequence;
+    if (s.grammar && s.finish == Finish::kNone) masks_.advance(*s.grammar, s.tokens.back());
+  }
+  masks_.flush();
+  for (auto& task : tasks_) {
+    if (!task.draft.empty()) {
+      Sequence& s = *task.sequence;
+      s.drafter.learn(static_cast<uint32_t>(task.draft.size()), s.accepted_in_step);
+      s.request.usage.drafted_tokens += static_cast<uint32_t>(task.draft.size());
+      s.request.usage.accepted_draft_tokens += s.accepted_in_step;
+      s.accepted_in_step = 0;
+    }
+  }
+  for (auto& task : tasks_)
+    if (task.sequence) deliver(*task.sequence, now_us);
+}
+
+void EngineCore::deliver(Sequence& s, int64_t now_us) {
+  Request& r = s.request;
+  r.usage.completion_tokens = 0;
+  for (const auto& sample : r.samples) r.usage.completion_tokens += sample->n_output();
+  if (r.usage.first_token_us == 0 && r.usage.completion_tokens > 0) r.usage.first_token_us = since(r.submitted_us, now_us);
+  if (s.error) {
+    Error why = *s.error;
+    for (auto& task : tasks_)
+      if (task.sequence && &task.sequence->request == &r) task.sequence = nullptr;  // the request is gone after this
+    return end_request(r, Finish::kError, why);
+  }
+  if (s.has_output()) {
+    r.spec.sink->on_output(s.output());
+    s.sent();
+  }
+  if (s.finish == Finish::kNone) return;
+  scheduler_.retire(s);
+  if (--r.unfinished == 0) finish_request(r, nullptr);
+}
+
+void EngineCore::record(const Plan& plan) {
+  trace_rows_.clear();
+  for (const auto& e : plan.entries)
+    trace_rows_.push_back({e.sequence->request.handle->id, e.sequence->sample, e.sequence->n_cached, e.n_rows, e.n_draft,
+                           e.wants_logits && e.n_rows == e.n_draft + 1 && e.sequence->n_output() > 0});
+  options_.trace(step_, trace_rows_);
+}
+
+// Moving average of what a row of a prompt costs, from steps that are mostly prompt.
+void EngineCore::adapt_prefill(const Plan& plan, int64_t took_us) {
+  if (options_.target_step_us == 0 || plan.prefill_rows < kSmallestChunk) return;
+  double per_row = static_cast<double>(took_us) / static_cast<double>(plan.tokens.size());
+  prefill_us_per_row_ = prefill_us_per_row_ == 0 ? per_row : 0.8 * prefill_us_per_row_ + 0.2 * per_row;
+}
+
+}  // namespace tie::engine

@@ -1,0 +1,83 @@
+#include "inference/engine/kv_pool.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/secret_bytes.h"
+
+namespace tie::engine {
+
+Result<KvBlockPool> KvBlockPool::create(const bones::KvLayout& layout, uint32_t n_blocks) {
+  if (n_blocks == 0) return fail(Code::kBadRequest, "the KV memory is too small for a single block");
+  KvBlockPool pool;
+  pool.mapped_bytes_ = size_t{n_blocks} * layout.block_bytes();
+  void* memory = mmap(nullptr, pool.mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return fail_errno("reserving KV memory", errno);
+  madvise(memory, pool.mapped_bytes_, MADV_HUGEPAGE);
+  madvise(memory, pool.mapped_bytes_, MADV_DONTDUMP);
+  pool.view_ = {static_cast<std::byte*>(memory), n_blocks, layout};
+  pool.references_.resize(n_blocks);
+  pool.clean_.reserve(n_blocks);
+  pool.dirty_.reserve(n_blocks);
+  for (uint32_t block = n_blocks; block-- > 0;) pool.clean_.push_back(block);
+  return pool;
+}
+
+KvBlockPool::KvBlockPool(KvBlockPool&& other) noexcept
+    : view_(std::exchange(other.view_, {})),
+      mapped_bytes_(std::exchange(other.mapped_bytes_, 0)),
+      references_(std::move(other.references_)),
+      clean_(std::move(other.clean_)),
+      dirty_(std::move(other.dirty_)) {}
+
+KvBlockPool::~KvBlockPool() {
+  if (view_.base) munmap(view_.base, mapped_bytes_);
+}
+
+void KvBlockPool::zero(uint32_t block) { secure_zero(view_.block(block), view_.layout.block_bytes()); }
+
+std::optional<uint32_t> KvBlockPool::allocate() {
+  uint32_t block;
+  if (!clean_.empty()) {
+    block = clean_.back();
+    clean_.pop_back();
+  } else if (!dirty_.empty()) {
+    block = dirty_.back();
+    dirty_.pop_back();
+    zero(block);
+  } else {
+    return std::nullopt;
+  }
+  references_[block] = 1;
+  return block;
+}
+
+void KvBlockPool::release(uint32_t block) {
+  tie_check(references_[block] > 0, "a KV block is released once per reference");
+  if (--references_[block] == 0) dirty_.push_back(block);
+}
+
+std::optional<uint32_t> KvBlockPool::copy(uint32_t block) {
+  auto own = allocate();
+  if (!own) return std::nullopt;
+  std::memcpy(view_.block(*own), view_.block(block), view_.layout.block_bytes());
+  release(block);
+  return own;
+}
+
+bool KvBlockPool::zero_freed(size_t max_bytes) {
+  size_t written = 0;
+  while (!dirty_.empty() && written < max_bytes) {
+    uint32_t block = dirty_.back();
+    dirty_.pop_back();
+    zero(block);
+    clean_.push_back(block);
+    written += view_.layout.block_bytes();
+  }
+  return dirty_.empty();
+}
+
+}  // namespace tie::engine

@@ -1,0 +1,48 @@
+// The paged KV memory: blocks with reference counts, copy-on-write for samples that share a prompt, zeroed before they can be used again.
+// Owned and used by the engine's thread only. Memory: one anonymous mapping, huge pages where the kernel gives them, left out of core dumps.
+// Secrets: keys and values of users; a freed block is overwritten within the same step up to a budget, the rest in the next ones (or at once when idle).
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/result.h"
+#include "inference/bones/kv_layout.h"
+
+namespace tie::engine {
+
+class KvBlockPool {
+ public:
+  // kBadRequest for no blocks, kIo when the memory is refused.
+  static Result<KvBlockPool> create(const bones::KvLayout& layout, uint32_t n_blocks);
+  KvBlockPool(KvBlockPool&& other) noexcept;
+  KvBlockPool& operator=(KvBlockPool&&) = delete;
+  ~KvBlockPool();
+
+  // A zeroed block with one reference; nullopt when none is free.
+  std::optional<uint32_t> allocate();
+  void share(uint32_t block) { ++references_[block]; }
+  void release(uint32_t block);
+  bool shared(uint32_t block) const { return references_[block] > 1; }
+  // Copy-on-write: gives up the caller's reference of `block` for a copy of its own. nullopt (nothing changed) when none is free.
+  std::optional<uint32_t> copy(uint32_t block);
+
+  // Overwrites freed blocks until max_bytes have been written; true when none is left.
+  bool zero_freed(size_t max_bytes);
+
+  uint32_t n_blocks() const { return view_.n_blocks; }
+  uint32_t free_blocks() const { return static_cast<uint32_t>(clean_.size() + dirty_.size()); }
+  const bones::KvLayout& layout() const { return view_.layout; }
+  const bones::KvPool& view() const { return view_; }
+
+ private:
+  KvBlockPool() = default;
+  void zero(uint32_t block);
+
+  bones::KvPool view_;
+  size_t mapped_bytes_ = 0;
+  std::vector<uint32_t> references_;
+  std::vector<uint32_t> clean_, dirty_;  // free blocks; capacity n_blocks each, so nothing is allocated later
+};
+
+}  // namespace tie::engine

@@ -1,0 +1,31 @@
+// The few passes over a whole row of logits that sampling needs, vectorised for the instruction set found at start.
+// Pure functions. NaN counts as minus infinity everywhere. One fixed order of additions per instruction set: results do not depend on the batch.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace tie::engine {
+
+// -infinity for an empty row or one without a number.
+float max_of(std::span<const float> row);
+
+// The lowest index that holds the maximum; -1 when no element is above -infinity.
+int32_t argmax_of(std::span<const float> row);
+
+inline constexpr size_t kSumBlock = 1024;
+
+// out[i] = exp((row[i] - max) * scale), 0 below exp(-87); block_sums[b] = sum over out[b * kSumBlock ...]; returns the sum of all.
+// out: row.size() floats, block_sums: one double per started block. max must be finite, scale above 0.
+double exponentials(std::span<const float> row, float max, float scale, float* out, double* block_sums);
+
+// log(sum(exp(row))); -infinity when no element is a number.
+float log_sum_exp(std::span<const float> row, float* scratch, double* block_sums);
+
+// row[i] = -infinity wherever bit i of mask (32 bits a word, lowest first) is 0.
+void apply_mask(std::span<float> row, std::span<const uint32_t> mask);
+
+// First index at or after `from` whose element is above `threshold`; row.size() when none is.
+size_t next_above(std::span<const float> row, size_t from, float threshold);
+
+}  // namespace tie::engine

@@ -1,0 +1,225 @@
+#include "inference/engine/scheduler.h"
+
+#include <algorithm>
+
+namespace tie::engine {
+namespace {
+
+constexpr int64_t kPriorityStepUs = 1'000'000;  // a second of waiting is worth one class
+
+bool older(const Sequence* a, const Sequence* b) { return a->stamp < b->stamp; }
+
+void insert_by_stamp(std::vector<Sequence*>& list, Sequence* s) { list.insert(std::upper_bound(list.begin(), list.end(), s, older), s); }
+
+void remove_from(std::vector<Sequence*>& list, const Sequence* s) {
+  if (auto at = std::find(list.begin(), list.end(), s); at != list.end()) list.erase(at);
+}
+
+}  // namespace
+
+Scheduler::Scheduler(KvBlockPool& pool, const SchedulerLimits& limits) : pool_(pool), limits_(limits) {
+  waiting_.reserve(limits.max_waiting);
+  running_.reserve(limits.max_sequences);
+  preempted_.reserve(limits.max_sequences);
+  plan_.entries.reserve(limits.max_sequences);
+  plan_.spans.reserve(limits.max_sequences);
+  plan_.tokens.reserve(limits.max_rows);
+  plan_.logit_rows.reserve(limits.max_sequences + kMaxDraftTokens * limits.max_draft_sequences);
+}
+
+void Scheduler::enqueue(Request& request) { waiting_.push_back(&request); }
+
+void Scheduler::forget(Request& request) { waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &request)); }
+
+const Plan& Scheduler::plan(int64_t now_us, uint32_t prefill_rows_with_decode) {
+  plan_.entries.clear();
+  plan_.tokens.clear();
+  plan_.spans.clear();
+  plan_.logit_rows.clear();
+  plan_.prefill_rows = 0;
+  resume_preempted();
+  admit(now_us);
+  // Before anything is planned every younger sequence can give way, so the oldest is sure of its next chunk.
+  if (!running_.empty()) reserve(*running_.front(), running_.front()->n_cached + std::min(running_.front()->remaining(), limits_.max_rows));
+  place_decodes();
+  auto left = limits_.max_rows - static_cast<uint32_t>(plan_.tokens.size());
+  place_prefills(plan_.tokens.empty() ? left : std::min(left, prefill_rows_with_decode));
+  return plan_;
+}
+
+// Room for `blocks` more, beside what running prompts still need and one block of slack for each running sequence.
+bool Scheduler::fits(uint32_t blocks) const {
+  if (running_.empty()) return true;  // alone everything fits: checked when it was submitted
+  uint64_t wanted = blocks + running_.size();
+  for (const auto* s : running_) {
+    uint32_t whole = pool_.layout().blocks_for(static_cast<uint32_t>(s->tokens.size()));
+    if (whole > s->blocks.size()) wanted += whole - s->blocks.size();
+  }
+  return wanted <= pool_.free_blocks();
+}
+
+void Scheduler::start(Sequence& s) {
+  if (s.stamp == 0) s.stamp = next_stamp_++;
+  s.phase = Phase::kRunning;
+  insert_by_stamp(running_, &s);
+}
+
+void Scheduler::resume_preempted() {
+  while (!preempted_.empty()) {
+    Sequence& s = *preempted_.front();
+    if (!running_.empty() && !s.request.spec.sink->has_room()) return;
+    if (!fits(pool_.layout().blocks_for(static_cast<uint32_t>(s.tokens.size())))) return;
+    preempted_.erase(preempted_.begin());
+    start(s);
+  }
+}
+
+Request* Scheduler::next_waiting(int64_t now_us) const {
+  Request* best = nullptr;
+  int64_t best_class = 0;
+  for (auto* r : waiting_) {
+    if (!r->grammar_ready()) continue;
+    int64_t its_class = static_cast<int64_t>(r->spec.priority) - (now_us - r->submitted_us) / kPriorityStepUs;
+    if (best && its_class >= best_class) continue;
+    best = r;
+    best_class = its_class;
+  }
+  return best;
+}
+
+void Scheduler::admit(int64_t now_us) {
+  while (preempted_.empty()) {  // those who gave way come back first
+    Request* r = next_waiting(now_us);
+    if (!r || places_ + r->samples.size() > limits_.max_sequences) return;
+    if (!fits(pool_.layout().blocks_for(static_cast<uint32_t>(r->spec.prompt.size())))) return;
+    forget(*r);
+    r->admitted = true;
+    r->usage.queue_us = static_cast<uint64_t>(now_us - r->submitted_us);
+    places_ += static_cast<uint32_t>(r->samples.size());
+    start(*r->samples.front());
+  }
+}
+
+void Scheduler::preempt(Sequence& s) {
+  for (uint32_t block : s.blocks) pool_.release(block);
+  s.blocks.clear();
+  s.n_cached = 0;
+  s.phase = Phase::kPreempted;
+  remove_from(running_, &s);
+  insert_by_stamp(preempted_, &s);
+  ++n_preemptions_;
+}
+
+// Takes the blocks of the youngest sequence that is not in the plan yet and is younger than `needy` or has a consumer that does not read.
+bool Scheduler::make_room(const Sequence& needy) {
+  for (auto at = running_.rbegin(); at != running_.rend(); ++at) {
+    Sequence* victim = *at;
+    if (victim == &needy || victim->blocks.empty()) continue;
+    if (victim->stamp < needy.stamp && victim->request.spec.sink->has_room()) continue;
+    if (std::any_of(plan_.entries.begin(), plan_.entries.end(), [&](const PlanEntry& e) { return e.sequence == victim; })) continue;
+    preempt(*victim);
+    return true;
+  }
+  return false;
+}
+
+// Blocks for positions [n_cached, end), the first of them private to this sequence. False when there are not enough; those taken are kept.
+bool Scheduler::reserve(Sequence& s, uint32_t end) {
+  uint32_t first = s.n_cached / pool_.layout().block_tokens;
+  while (first < s.blocks.size() && pool_.shared(s.blocks[first])) {
+    if (auto own = pool_.copy(s.blocks[first])) {
+      s.blocks[first] = *own;
+    } else if (!make_room(s)) {
+      return false;
+    }
+  }
+  uint32_t wanted = pool_.layout().blocks_for(end);
+  while (s.blocks.size() < wanted) {
+    if (auto block = pool_.allocate()) {
+      s.blocks.push_back(*block);
+    } else if (!make_room(s)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Scheduler::place(Sequence& s, uint32_t n_rows, std::span<const int32_t> draft) {
+  auto n_draft = static_cast<uint32_t>(draft.size());
+  if (!reserve(s, s.n_cached + n_rows + n_draft)) {
+    uint32_t covered = static_cast<uint32_t>(s.blocks.size()) * pool_.layout().block_tokens;
+    bool private_start = covered > s.n_cached && !pool_.shared(s.blocks[s.n_cached / pool_.layout().block_tokens]);
+    if (!private_start) return false;
+    n_rows = std::min(n_rows, covered - s.n_cached);
+    n_draft = 0;
+  }
+  PlanEntry entry{&s, static_cast<uint32_t>(plan_.tokens.size()), n_rows + n_draft, n_draft, n_rows == s.remaining(), 0};
+  plan_.tokens.insert(plan_.tokens.end(), s.tokens.begin() + s.n_cached, s.tokens.begin() + s.n_cached + n_rows);
+  plan_.tokens.insert(plan_.tokens.end(), draft.begin(), draft.begin() + n_draft);
+  if (entry.wants_logits) {
+    entry.first_logit_row = static_cast<uint32_t>(plan_.logit_rows.size());
+    for (uint32_t i = 0; i <= n_draft; ++i) plan_.logit_rows.push_back(entry.first_row + n_rows - 1 + i);
+  }
+  plan_.entries.push_back(entry);
+  plan_.spans.push_back({entry.first_row, entry.n_rows, s.n_cached, s.blocks});
+  return true;
+}
+
+void Scheduler::place_decodes() {
+  bool draft = running_.size() <= limits_.max_draft_sequences;
+  for (size_t i = 0; i < running_.size(); ++i) {  // preemption only removes behind i
+    Sequence& s = *running_[i];
+    if (s.remaining() != 1 || plan_.tokens.size() >= limits_.max_rows) continue;
+    if (!s.request.spec.sink->has_room()) continue;
+    std::span<const int32_t> guess;
+    uint32_t room = std::min({kMaxDraftTokens, s.limit - s.n_output() - 1, limits_.max_rows - static_cast<uint32_t>(plan_.tokens.size()) - 1});
+    if (draft && !s.grammar && room > 0) guess = s.drafter.propose(s.tokens, room);
+    place(s, 1, guess);
+  }
+}
+
+void Scheduler::place_prefills(uint32_t budget) {
+  uint32_t kept_for_short = 0;
+  for (size_t i = 0; i < running_.size() && budget > 0; ++i) {
+    Sequence& s = *running_[i];
+    if (s.remaining() <= 1) continue;
+    uint32_t rows = std::min(s.remaining(), budget);
+    if (rows < s.remaining() && kept_for_short == 0) {
+      // Too long for this step. What later prompts can use whole, up to half, is theirs.
+      uint32_t half = budget / 2;
+      for (size_t j = i + 1; j < running_.size(); ++j)
+        if (uint32_t other = running_[j]->remaining(); other > 1 && kept_for_short + other <= half) kept_for_short += other;
+      rows = budget - kept_for_short;
+    } else if (rows < s.remaining()) {
+      continue;  // the kept rows are for those that end in this step
+    }
+    if (rows == 0) continue;
+    if (!place(s, rows, {})) continue;
+    budget -= plan_.entries.back().n_rows;
+    plan_.prefill_rows += plan_.entries.back().n_rows;
+  }
+}
+
+void Scheduler::fork(Request& request) {
+  request.forked = true;
+  const Sequence& first = *request.samples.front();
+  for (size_t i = 1; i < request.samples.size(); ++i) {
+    Sequence& s = *request.samples[i];
+    s.blocks = first.blocks;
+    for (uint32_t block : s.blocks) pool_.share(block);
+    s.n_cached = first.n_prompt;
+    start(s);
+  }
+}
+
+void Scheduler::retire(Sequence& s) {
+  for (uint32_t block : s.blocks) pool_.release(block);
+  s.blocks.clear();
+  s.n_cached = 0;
+  if (s.phase == Phase::kRunning) remove_from(running_, &s);
+  if (s.phase == Phase::kPreempted) remove_from(preempted_, &s);
+  if (s.phase != Phase::kEnded && s.request.admitted) --places_;
+  s.phase = Phase::kEnded;
+}
+
+}  // namespace tie::engine
