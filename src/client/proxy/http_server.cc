@@ -1,0 +1,238 @@
+#include "client/proxy/http_server.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <thread>
+
+#include "client/proxy/client_stream.h"
+#include "client/proxy/client_watcher.h"
+
+namespace tie::client {
+namespace {
+
+constexpr std::string_view kNoRoom =
+    "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n";
+
+// Why the request now being read on this thread is refused before its body; empty: it is not.
+struct Refused {
+  int status = 0;
+  std::string sentence;
+};
+struct Connection {
+  ClientStream* stream = nullptr;
+  Refused refused;
+};
+thread_local Connection current;
+
+Refused judge(const httplib::Request& request) {
+  if (request.target.size() > kMaxHttpTargetBytes) return {414, "The address is too long."};
+  if (request.has_header("Content-Encoding") && request.get_header_value("Content-Encoding") != "identity") {
+    return {415, "Compressed bodies are not taken: send plain JSON."};
+  }
+  if (request.has_header("Transfer-Encoding") && request.has_header("Content-Length")) {
+    return {400, "Both Transfer-Encoding and Content-Length were given."};
+  }
+  if (request.get_header_value_count("Content-Length") > 1 || request.get_header_value_count("Host") > 1) {
+    return {400, "A header was given twice."};
+  }
+  if (request.method != "POST" && request.method != "PUT" && request.method != "PATCH") return {};
+  std::string type = request.get_header_value("Content-Type");
+  if (type.rfind("multipart/", 0) == 0 || type.rfind("application/x-www-form-urlencoded", 0) == 0) {
+    return {415, "The body must be JSON: add the header 'Content-Type: application/json'."};
+  }
+  return {};
+}
+
+// A thread for each connection; the number is bounded where connections are counted.
+class ConnectionThreads final : public httplib::TaskQueue {
+ public:
+  void enqueue(std::function<void()> serve) override {
+    {
+      std::lock_guard lock(mutex_);
+      ++running_;
+    }
+    try {
+      std::thread([this, serve] { run(serve); }).detach();
+    } catch (const std::system_error&) {
+      run(serve);  // no thread to be had: the connection is served here, one at a time
+    }
+  }
+  void shutdown() override {
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [this] { return running_ == 0; });
+  }
+
+ private:
+  void run(const std::function<void()>& serve) {
+    serve();
+    std::lock_guard lock(mutex_);
+    if (--running_ == 0) idle_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable idle_;
+  int running_ = 0;
+};
+
+void copy_reply(HttpReply&& reply, httplib::Response& out) {
+  out.status = reply.status;
+  for (const auto& [name, value] : reply.headers) out.set_header(name, value);
+  if (!reply.stream) {
+    if (reply.keep) {
+      // With a provider the library keeps `keep` until the body is out.
+      auto body = std::make_shared<std::string>(std::move(reply.body));
+      if (!body->empty()) {
+        out.set_content_provider(
+            body->size(), reply.content_type,
+            [body](size_t offset, size_t length, httplib::DataSink& sink) { return sink.write(body->data() + offset, length); },
+            [keep = std::move(reply.keep)](bool) {});
+        return;
+      }
+    }
+    out.set_content(std::move(reply.body), reply.content_type);
+    return;
+  }
+  out.set_chunked_content_provider(
+      reply.content_type,
+      [stream = std::move(reply.stream)](size_t, httplib::DataSink& sink) {
+        bool client_there = true;
+        bool more = stream([&](std::string_view piece) {
+          client_there = sink.write(piece.data(), piece.size());
+          return client_there;
+        });
+        if (!client_there) return false;
+        if (!more) sink.done();
+        return true;
+      },
+      [keep = std::move(reply.keep)](bool) {});
+}
+
+}  // namespace
+
+struct HttpServer::Impl final : httplib::Server {
+  HttpServer::Handler handler;
+  HttpServer::Refusal refusal;
+  ClientWatcher watcher;
+  std::atomic<bool> stopping{false};
+  std::atomic<int> connections{0};
+  int bound_port = 0;
+  std::thread acceptor;
+
+  void set_up() {
+    new_task_queue = [] { return new ConnectionThreads; };
+    set_payload_max_length(kMaxHttpBodyBytes);
+    auto serve = [this](const httplib::Request& request, httplib::Response& response) { answer(request, response); };
+    Get(".*", serve).Post(".*", serve).Put(".*", serve).Patch(".*", serve).Delete(".*", serve).Options(".*", serve);
+    set_pre_routing_handler([this](const httplib::Request&, httplib::Response& response) {
+      if (current.refused.status == 0) return HandlerResponse::Unhandled;
+      refuse(current.refused.status, current.refused.sentence, response);
+      return HandlerResponse::Handled;
+    });
+    HandlerWithResponse own_words = [this](const httplib::Request&, httplib::Response& response) {
+      if (!response.has_header("x-tie-verification")) refuse(response.status, {}, response);
+      return HandlerResponse::Handled;
+    };
+    set_error_handler(own_words);
+  }
+
+  void refuse(int status, const std::string& sentence, httplib::Response& response) {
+    HttpReply reply;
+    reply.status = status;
+    refusal(status, sentence, reply);
+    copy_reply(std::move(reply), response);
+  }
+
+  void answer(const httplib::Request& request, httplib::Response& response) {
+    HttpRequest asked{request.method, request.path, request.body,
+                      [&request](const std::string& name) { return request.get_header_value(name); },
+                      [this, socket = current.stream->socket()](std::function<void()> gone) { return watcher.watch(socket, std::move(gone)); }};
+    HttpReply reply;
+    try {
+      handler(asked, reply);
+    } catch (const std::exception&) {
+      reply = {};
+      refusal(500, "The proxy failed on this request.", reply);
+      reply.status = 500;
+    }
+    copy_reply(std::move(reply), response);
+  }
+
+  // Overrides the library's loop over a connection's requests, so that its stream is ours.
+  bool process_and_close_socket(socket_t socket) override {
+    bool room = connections.fetch_add(1) < kMaxHttpConnections;
+    int on = 1;
+    ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    ClientStream stream(socket);
+    if (room && !stopping) {
+      serve_connection(stream);
+    } else {
+      stream.write(kNoRoom.data(), kNoRoom.size());
+    }
+    ::shutdown(socket, SHUT_RDWR);
+    ::close(socket);
+    connections.fetch_sub(1);
+    return true;
+  }
+
+  void serve_connection(ClientStream& stream) {
+    for (int served = 0; served < kMaxRequestsPerConnection && stream.wait_for_request(stopping); ++served) {
+      current = {&stream, {}};
+      bool close_asked = false;
+      bool fine = process_request(stream, false, close_asked, [&](httplib::Request& request) {
+        stream.begin_body(request.has_header("Transfer-Encoding"));
+        current.refused = judge(request);
+        request.ranges.clear();
+        request.headers.erase("Range");
+        request.headers.erase("Accept-Encoding");
+        if (current.refused.status == 0) return;
+        request.headers.erase("Connection");
+        request.set_header("Connection", "close");
+      });
+      if (current.refused.status != 0 || stream.over_budget()) return stream.linger();
+      if (!fine || close_asked) return;
+    }
+  }
+};
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerOptions options, Handler handler, Refusal refusal) {
+  auto impl = std::make_unique<Impl>();
+  impl->handler = std::move(handler);
+  impl->refusal = std::move(refusal);
+  impl->set_up();
+  // The library asks for SO_REUSEPORT by default, which would let two proxies share a port unnoticed.
+  impl->set_socket_options([](socket_t socket) {
+    int on = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  });
+  impl->bound_port = options.port;
+  if (options.port == 0) {
+    impl->bound_port = impl->bind_to_any_port(options.host);
+  } else if (!impl->bind_to_port(options.host, options.port)) {
+    impl->bound_port = -1;
+  }
+  if (impl->bound_port <= 0) {
+    return fail(Code::kIo, "cannot listen on " + options.host + ":" + std::to_string(options.port) +
+                               ": the port is in use, perhaps by another `tie proxy`; choose one with --port");
+  }
+  impl->acceptor = std::thread([server = impl.get()] { server->listen_after_bind(); });
+  while (!impl->is_running()) std::this_thread::yield();
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+HttpServer::~HttpServer() { stop(); }
+
+int HttpServer::port() const { return impl_->bound_port; }
+
+void HttpServer::stop() {
+  if (impl_->stopping.exchange(true)) return;
+  impl_->watcher.all_gone();
+  impl_->Server::stop();
+  impl_->acceptor.join();
+}
+
+}  // namespace tie::client

@@ -1,0 +1,273 @@
+#include "client/proxy/proxy.h"
+
+#include <httplib.h>
+#include <gtest/gtest.h>
+
+#include <sys/socket.h>
+#include <netinet/in.h>
+#include <arpa/inet.h>
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/clock.h"
+#include "client/proxy/limits.h"
+#include "client/session/testing/fake_node.h"
+
+namespace tie::client {
+namespace {
+
+using nlohmann::json;
+using testing::FakeCall;
+using testing::FakeNode;
+
+int free_port() {
+  int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address);
+  socklen_t size = sizeof address;
+  ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
+  ::close(socket);
+  return ntohs(address.sin_port);
+}
+
+struct ProxyTest : ::testing::Test {
+  FakeNode node{testing::echo_script};
+  std::unique_ptr<RunningProxy> proxy;
+  std::unique_ptr<httplib::Client> http;
+  std::string api_key;
+
+  void SetUp() override { start(testing::trusting_verifier()); }
+  void start(std::unique_ptr<NodeVerifier> verifier) {
+    proxy.reset();
+    auto session = Session::open_with({.node = node.address(), .first_backoff_ms = 5}, std::move(verifier));
+    auto started = RunningProxy::start(session, {.http = {.port = free_port()}, .api_key = api_key});
+    ASSERT_TRUE(started) << started.error().message;
+    proxy = std::move(*started);
+    http = std::make_unique<httplib::Client>("127.0.0.1", proxy->port());
+    http->set_read_timeout(10);
+  }
+  json body(const std::string& text, json more = json::object()) {
+    json out = {{"model", "test-model"}, {"messages", {{{"role", "user"}, {"content", text}}}}};
+    out.update(more);
+    return out;
+  }
+  httplib::Result post(const json& body, const std::string& path = "/v1/chat/completions") { return http->Post(path, body.dump(), "application/json"); }
+};
+
+TEST_F(ProxyTest, AnswersAChat) {
+  auto got = post(body("one two three"));
+  ASSERT_TRUE(got);
+  ASSERT_EQ(got->status, 200) << got->body;
+  auto answer = json::parse(got->body);
+  EXPECT_EQ(answer["choices"][0]["message"]["content"], "one two three");
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(answer["usage"]["total_tokens"], 14);
+  EXPECT_EQ(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 3);
+  EXPECT_TRUE(got->get_header_value("x-tie-verification").starts_with("unattested; release=aaaaaaaaaaaa; key="));
+}
+
+TEST_F(ProxyTest, StreamsAChat) {
+  auto got = post(body("one two", {{"stream", true}, {"stream_options", {{"include_usage", true}}}}));
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->status, 200);
+  EXPECT_TRUE(got->get_header_value("Content-Type").starts_with("text/event-stream"));
+  EXPECT_NE(got->body.find(R"("content":" two")"), std::string::npos) << got->body;
+  EXPECT_TRUE(got->body.ends_with("data: [DONE]\n\n"));
+  EXPECT_FALSE(got->get_header_value("x-tie-verification").empty());
+}
+
+TEST_F(ProxyTest, KeepsAConnectionForManyRequests) {
+  http->set_keep_alive(true);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(post(body("x", {{"stream", i % 2 == 1}}))->status, 200);
+}
+
+TEST_F(ProxyTest, AnswersSeveralPromptsInOrder) {
+  auto got = post({{"model", "test-model"}, {"prompt", {"a b", "c", "d e f"}}, {"n", 2}}, "/v1/completions");
+  ASSERT_EQ(got->status, 200) << got->body;
+  auto choices = json::parse(got->body)["choices"];
+  ASSERT_EQ(choices.size(), 6u);
+  EXPECT_EQ(choices[1]["text"], "a b");
+  EXPECT_EQ(choices[2]["text"], "c");
+  EXPECT_EQ(choices[5]["text"], "d e f");
+}
+
+TEST_F(ProxyTest, ListsModels) {
+  auto got = http->Get("/v1/models");
+  ASSERT_EQ(got->status, 200);
+  EXPECT_EQ(json::parse(got->body)["data"][0]["id"], "test-model");
+  EXPECT_EQ(http->Get("/v1/models/test-model")->status, 200);
+  EXPECT_EQ(http->Get("/v1/models/other")->status, 404);
+  EXPECT_EQ(http->Get("/healthz")->status, 200);
+}
+
+TEST_F(ProxyTest, SaysWhichModelsExist) {
+  json other = body("x");
+  other["model"] = "gpt-4";
+  auto got = post(other);
+  EXPECT_EQ(got->status, 404);
+  auto error = json::parse(got->body)["error"];
+  EXPECT_EQ(error["code"], "model_not_found");
+  EXPECT_NE(error["message"].get<std::string>().find("test-model"), std::string::npos);
+  EXPECT_EQ(node.requests(), 0);
+}
+
+TEST_F(ProxyTest, GivesEveryErrorOfTheTableItsStatus) {
+  struct Row {
+    Code code;
+    int status;
+    const char* word;
+  };
+  for (const Row& row : {Row{Code::kBadRequest, 400, "bad_request"}, Row{Code::kContextExceeded, 400, "context_length_exceeded"},
+                         Row{Code::kUnsupportedFeature, 400, "unsupported_feature"}, Row{Code::kOverloaded, 429, "rate_limit_exceeded"},
+                         Row{Code::kNotReady, 503, "not_ready"}, Row{Code::kRuntimeLost, 502, "runtime_lost"}, Row{Code::kDeadline, 504, "deadline"},
+                         Row{Code::kInternal, 500, "internal"}, Row{Code::kReplayed, 409, "replayed"}, Row{Code::kTooLarge, 413, "too_large"}}) {
+    node.refuse_next(100, row.code);
+    auto got = post(body("x"));
+    ASSERT_TRUE(got);
+    EXPECT_EQ(got->status, row.status) << row.word;
+    auto error = json::parse(got->body)["error"];
+    EXPECT_EQ(error["code"], row.word);
+    EXPECT_TRUE(error["message"].is_string() && error["type"].is_string() && error["param"].is_null());
+    EXPECT_EQ(got->get_header_value("x-tie-error"), error_info(row.code).name);
+  }
+}
+
+TEST_F(ProxyTest, AnErrorBeforeTheFirstEventHasAStatusAlsoWhenStreaming) {
+  node.refuse_next(100, Code::kOverloaded);
+  auto got = post(body("x", {{"stream", true}}));
+  EXPECT_EQ(got->status, 429);
+  EXPECT_EQ(got->get_header_value("Retry-After"), "1");
+}
+
+TEST_F(ProxyTest, ACutStreamIsShownAsCut) {
+  node.set_script([](FakeCall& call) {
+    call.send_text("begun");
+    call.cut();
+  });
+  auto streamed = post(body("x", {{"stream", true}}));
+  EXPECT_NE(streamed->body.find("begun"), std::string::npos);
+  EXPECT_NE(streamed->body.find("answer_cut"), std::string::npos);
+  EXPECT_EQ(streamed->body.find("[DONE]"), std::string::npos);
+  auto whole = post(body("x"));
+  EXPECT_EQ(whole->status, 502);
+  EXPECT_EQ(json::parse(whole->body)["error"]["code"], "answer_cut");
+}
+
+TEST_F(ProxyTest, AClientThatGoesAwayCancelsWithinASecond) {
+  for (bool stream : {true, false}) {
+    int before = node.cancelled();
+    std::atomic<bool> running{false};
+    node.set_script([&](FakeCall& call) {
+      call.send_text("begun");
+      running = true;
+      while (!call.cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    });
+    int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(uint16_t(proxy->port()));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    ASSERT_EQ(::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    std::string text = body("x", {{"stream", stream}}).dump();
+    std::string message = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:" + std::to_string(proxy->port()) +
+                          "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(text.size()) + "\r\n\r\n" + text;
+    ASSERT_EQ(::send(socket, message.data(), message.size(), 0), ssize_t(message.size()));
+    while (!running) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    ::close(socket);
+    int64_t gone_ms = monotonic_ms();
+    while (node.cancelled() == before && monotonic_ms() - gone_ms < 3000) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    EXPECT_EQ(node.cancelled(), before + 1);
+    EXPECT_LT(monotonic_ms() - gone_ms, 1000);
+  }
+}
+
+TEST_F(ProxyTest, RefusesBodiesOverTheLimitWithAReply) {
+  http->set_write_timeout(10);
+  auto got = http->Post("/v1/chat/completions", std::string(kMaxHttpBodyBytes + 1, ' '), "application/json");
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->status, 413);
+  EXPECT_EQ(json::parse(got->body)["error"]["code"], "too_large");
+}
+
+TEST_F(ProxyTest, RefusesAnEndlessChunkedBody) {
+  size_t sent = 0;
+  auto got = http->Post(
+      "/v1/chat/completions",
+      [&](size_t, httplib::DataSink& sink) {
+        std::string piece(1 << 20, ' ');
+        sent += piece.size();
+        if (!sink.write(piece.data(), piece.size())) return false;
+        if (sent > 200u << 20) sink.done();
+        return true;
+      },
+      "application/json");
+  EXPECT_LT(sent, 100u << 20);
+}
+
+TEST_F(ProxyTest, RefusesFormsAndCompressedBodies) {
+  auto form = http->Post("/v1/chat/completions", "model=x", "application/x-www-form-urlencoded");
+  ASSERT_TRUE(form);
+  EXPECT_EQ(form->status, 415);
+  auto packed = http->Post("/v1/chat/completions", {{"Content-Encoding", "gzip"}}, "\x1f\x8b", "application/json");
+  ASSERT_TRUE(packed);
+  EXPECT_EQ(packed->status, 415);
+}
+
+TEST_F(ProxyTest, RefusesForeignHostsBeforeDoingAnything) {
+  auto got = http->Get("/v1/models", {{"Host", "evil.example"}});
+  EXPECT_EQ(got->status, 403);
+  EXPECT_EQ(node.bundles(), 0);
+  EXPECT_EQ(got->get_header_value("x-tie-verification"), "none");
+}
+
+TEST_F(ProxyTest, SurvivesHostileHeaders) {
+  std::string range = "bytes=0-";
+  for (int i = 0; i < 900; ++i) range += ",1-2";
+  auto ranged = http->Get("/healthz", {{"Range", range}});
+  ASSERT_TRUE(ranged);
+  auto longer = http->Get("/" + std::string(4000, 'a'));
+  ASSERT_TRUE(longer);
+  EXPECT_EQ(longer->status, 414);
+  httplib::Headers many;
+  for (int i = 0; i < 5000; ++i) many.emplace("X-Header-" + std::to_string(i), std::string(50, 'x'));
+  auto flooded = http->Get("/healthz", many);
+  EXPECT_TRUE(!flooded || flooded->status == 400);
+  EXPECT_EQ(http->Get("/healthz")->status, 200);
+}
+
+TEST_F(ProxyTest, WrongPathsAndMethodsAreExplained) {
+  EXPECT_EQ(http->Get("/v1/embeddings")->status, 404);
+  EXPECT_EQ(http->Get("/v1/chat/completions")->status, 405);
+  EXPECT_EQ(http->Delete("/v1/models")->status, 405);
+  EXPECT_EQ(http->Get("/")->status, 200);
+}
+
+TEST_F(ProxyTest, ARefusedNodeGetsNothing) {
+  start(testing::refusing_verifier());
+  auto got = post(body("x"));
+  EXPECT_EQ(got->status, 502);
+  EXPECT_EQ(node.requests(), 0);
+  EXPECT_EQ(got->get_header_value("x-tie-verification"), "none");
+}
+
+TEST_F(ProxyTest, StopsWhileAnswersRun) {
+  std::atomic<bool> running{false};
+  node.set_script([&](FakeCall& call) {
+    call.send_text("begun");
+    running = true;
+    while (!call.cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  });
+  std::thread client([&] { post(body("x", {{"stream", true}})); });
+  while (!running) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  int64_t began_ms = monotonic_ms();
+  proxy->stop();
+  client.join();
+  EXPECT_LT(monotonic_ms() - began_ms, 2000);
+}
+
+}  // namespace
+}  // namespace tie::client
