@@ -13,7 +13,7 @@ namespace tie::owner {
 // Files of one model's asset folder.
 inline constexpr const char* kWeightsFile = "weights.gguf";
 inline constexpr const char* kTokenizerFile = "tokenizer.img";
-inline constexpr const char* kTemplateFile = "template";
+inline constexpr const char* kTemplateFile = "template.jinja";
 
 // 1 to 64 characters of a-z A-Z 0-9 . _ -, the first a letter or digit: a name is also a directory and a part of socket paths.
 bool valid_model_name(std::string_view name);
