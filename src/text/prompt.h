@@ -9,6 +9,7 @@
 
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "text/user_text_marker.h"
 
 namespace tie::text {
 
@@ -19,6 +20,9 @@ struct ChatInput {
   // A JSON object of further template variables (documents, enable_thinking, ...), or empty.
   std::string extra_json;
   bool add_generation_prompt = true;
+  // As served: text parts are joined, null content is empty, tool-call arguments given as JSON text become objects (a template that
+  // wants the text gets it on a second try). False: the template sees the input as it is.
+  bool adapt_messages = true;
   int64_t now_unix_s = 0;  // 0: the present
 };
 
@@ -39,9 +43,12 @@ class PromptBuilder {
   Result<std::string> render(const ChatInput& input) const;
 
  private:
-  PromptBuilder(const Tokenizer& tokenizer, ChatTemplate chat_template) : tokenizer_(&tokenizer), template_(std::move(chat_template)) {}
+  PromptBuilder(const Tokenizer& tokenizer, ChatTemplate compiled, UserTextMarker marker, std::string source)
+      : tokenizer_(&tokenizer), template_(std::move(compiled)), marker_(std::move(marker)), source_(std::move(source)) {}
   const Tokenizer* tokenizer_;
   ChatTemplate template_;
+  UserTextMarker marker_;
+  std::string source_;
 };
 
 // Untrusted plain text (legacy completions): BOS as the model wants it, special tokens not parsed.

@@ -123,18 +123,30 @@ std::optional<Vocab::Merge> Vocab::merge(uint32_t left, uint32_t right) const {
   return std::nullopt;
 }
 
+std::optional<uint32_t> Vocab::step(uint32_t node, uint8_t byte) const {
+  if (node >= trie_nodes_.size()) return std::nullopt;
+  const image::TrieNode& here = trie_nodes_[node];
+  if (here.first_edge > trie_edges_.size() || here.n_edges > trie_edges_.size() - here.first_edge) return std::nullopt;
+  const auto edges = trie_edges_.subspan(here.first_edge, here.n_edges);
+  const auto found = std::lower_bound(edges.begin(), edges.end(), byte, [](const image::TrieEdge& edge, uint8_t b) { return edge.byte < b; });
+  if (found == edges.end() || found->byte != byte || found->node >= trie_nodes_.size()) return std::nullopt;
+  return found->node;
+}
+
+bool Vocab::ends_control(uint32_t node) const {
+  if (node >= trie_nodes_.size()) return false;
+  const uint32_t token = trie_nodes_[node].token;
+  return token < size() && is_control(static_cast<TokenId>(token));
+}
+
 std::optional<Vocab::AddedMatch> Vocab::match_added(std::string_view text, uint8_t wanted) const {
   std::optional<AddedMatch> best;
   uint32_t node = 0;
   const size_t limit = std::min<size_t>(text.size(), kMaxAddedTokenBytes);
   for (size_t at = 0; at < limit; ++at) {
-    const image::TrieNode& here = trie_nodes_[node];
-    if (here.first_edge > trie_edges_.size() || here.n_edges > trie_edges_.size() - here.first_edge) return best;
-    const auto edges = trie_edges_.subspan(here.first_edge, here.n_edges);
-    const auto byte = static_cast<uint8_t>(text[at]);
-    const auto found = std::lower_bound(edges.begin(), edges.end(), byte, [](const image::TrieEdge& edge, uint8_t b) { return edge.byte < b; });
-    if (found == edges.end() || found->byte != byte || found->node >= trie_nodes_.size()) return best;
-    node = found->node;
+    const auto next = step(node, static_cast<uint8_t>(text[at]));
+    if (!next) return best;
+    node = *next;
     const uint32_t token = trie_nodes_[node].token;
     if (token < size() && (attributes_[token] & wanted)) best = AddedMatch{token, static_cast<uint32_t>(at + 1)};
   }

@@ -71,6 +71,10 @@ class Vocab {
   };
   // The longest added token at the start of `text` whose attributes meet `wanted` (image::TokenAttribute bits, any of them).
   std::optional<AddedMatch> match_added(std::string_view text, uint8_t wanted) const;
+  // A walk through the added tokens, byte by byte, from node 0. step(): the next node, or nullopt when no added token goes on like this.
+  std::optional<uint32_t> step(uint32_t node, uint8_t byte) const;
+  // Whether a control token ends exactly here.
+  bool ends_control(uint32_t node) const;
   // Whether any added token begins with this byte: lets a scanner skip quickly.
   bool starts_added(uint8_t byte) const { return header().added_first_bytes[byte >> 3] & (1u << (byte & 7)); }
 
