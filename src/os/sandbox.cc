@@ -73,7 +73,8 @@ void arrange_descriptors(const ExecPlan& plan) {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (int s : {SIGPIPE, SIGTERM, SIGINT, SIGCHLD}) ::signal(s, SIG_DFL);
+  // Whoever started the launcher may ignore signals (Python ignores SIGXFSZ), and an ignored signal survives exec.
+  for (int s = 1; s < SIGRTMAX; ++s) ::signal(s, SIG_DFL);
   ::umask(0077);
   arrange_descriptors(plan);
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);

@@ -20,10 +20,10 @@
 #include <sstream>
 
 #include "os/process.h"
-#include "os/program_files.h"
 #include "os/sandbox.h"
 #include "os/unix_socket.h"
 #include "supervision/launcher/run_directory.h"
+#include "supervision/launcher/trial.h"
 
 namespace tie::launcher {
 namespace {
@@ -58,29 +58,13 @@ Finding user_namespaces() {
           "in a container, start it with a seccomp profile that allows unshare"};
 }
 
-Result<int> run_in_sandbox(os::SandboxLauncher& launcher) {
-  os::SandboxProfile profile;
-  profile.name = "trial";
-  profile.program = "/bin/true";
-  TIE_TRY(os::ProgramLibraries needed, os::program_libraries(profile.program));
-  if (!needed.loader.empty()) profile.binds.push_back({needed.loader});
-  for (const std::string& library : needed.libraries) profile.binds.push_back({library});
-  TIE_TRY(os::SandboxedProcess process, launcher.spawn(profile, {}));
-  TIE_TRY(os::Fd pidfd, os::pidfd_open(process.monitor));
-  TIE_TRY(bool ended, os::pidfd_wait_exit(pidfd.get(), Deadline::in_ms(5000)));
-  if (!ended) ::kill(process.monitor, SIGKILL);
-  int status = 0;
-  ::waitpid(process.monitor, &status, 0);
-  return ended && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
 Finding sandbox() {
   const char* meaning = "no process of the node can be confined; `tie up` refuses without --insecure-no-sandbox";
   auto launcher = os::make_bubblewrap_launcher();
   if (!launcher) return {"bubblewrap", Verdict::kBlocking, launcher.error().message, meaning, "apt install bubblewrap"};
-  auto code = run_in_sandbox(**launcher);
-  if (code && *code == 0) return ok("bubblewrap", "a trial program ran confined, under the system call filter");
-  return {"bubblewrap", Verdict::kBlocking, code ? fmt::format("installed, but a trial sandbox ended with {}", *code) : code.error().message, meaning,
+  auto tried = try_sandbox(**launcher);
+  if (tried) return ok("bubblewrap", "a trial program ran confined, under the system call filter");
+  return {"bubblewrap", Verdict::kBlocking, "installed, but " + tried.error().message, meaning,
           "see `user namespaces` above; in a container it must be allowed to mount"};
 }
 

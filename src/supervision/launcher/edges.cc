@@ -12,7 +12,7 @@ std::span<const ProcessRow> process_table() {
       {"cloudboardd",
        Life::kDaemon,
        {{"cloudboard-control", "--control-socket"}},
-       {{"cb_jobhelper", "--jobhelper-socket"}, {"wsd-authorize", "--authorize-socket"}},
+       {{"cb_jobhelper", "--jobhelper-socket"}, {"wsd-authorize", "--authorize-socket"}, {"wsd-claims", "--claims-socket"}},
        {}},
       {"workload_servicesd",
        Life::kDaemon,
@@ -25,6 +25,8 @@ std::span<const ProcessRow> process_table() {
        {{"controller", "--socket"}},
        {{"cloudboard-control", "--control-socket"}, {"gpuhealth", "--gpuhealth-socket"}, {"owner", "--owner-socket"}, {"probe", nullptr}},
        {"cloudboardd", "gpuhealthd", "tie-model-owner"}},
+      // The user's side, on the user's own machine: it meets the node only on the public port.
+      {"tie-proxy", Life::kDaemon, {}, {}, {"tie-controllerd", "workload_servicesd"}},
       {"cb_jobhelper", Life::kPerRequest, {}, {{"tie_cloud_app", "--app-socket"}, {"wsd-decap", "--decap-socket"}}, {}},
       {"tie-cloud-app", Life::kPerRequest, {}, {{"runtime", nullptr}}, {}},
   };

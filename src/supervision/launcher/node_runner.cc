@@ -9,6 +9,7 @@
 #include "os/process.h"
 #include "supervision/launcher/run_directory.h"
 #include "supervision/launcher/supervisor.h"
+#include "supervision/launcher/trial.h"
 
 namespace tie::launcher {
 namespace {
@@ -55,8 +56,19 @@ void say(int fd, const std::string& line) {
 Result<std::unique_ptr<os::SandboxLauncher>> choose_sandbox(const NodeConfig& config) {
   if (config.insecure_no_sandbox) return os::make_unprotected_launcher();
   auto made = os::make_bubblewrap_launcher();
-  if (made) return made;
-  return fail(made.error().code, made.error().message + ". `tie doctor` explains; --insecure-no-sandbox runs the node without isolation");
+  Result<void> usable = made ? try_sandbox(**made) : std::unexpected(made.error());
+  if (usable) return made;
+  return fail(usable.error().code, usable.error().message + ". `tie doctor` explains; --insecure-no-sandbox runs the node without isolation");
+}
+
+// The user's own policy, else the one that came with the build; never one that the node wrote.
+std::string client_policy(const std::string& prefix) {
+  const char* configured = std::getenv("XDG_CONFIG_HOME");
+  const char* home = std::getenv("HOME");
+  std::string folder = configured != nullptr ? configured : std::string(home != nullptr ? home : "") + "/.config";
+  for (const std::string& path : {folder + "/tie/policy.toml", prefix + "/share/tie/policy.toml"})
+    if (path[0] == '/' && ::access(path.c_str(), R_OK) == 0) return path;
+  return "";
 }
 
 Result<void> supervise(const LauncherFlags& flags, int stop_fd) {
@@ -68,7 +80,7 @@ Result<void> supervise(const LauncherFlags& flags, int stop_fd) {
   TIE_TRY(RunDirectory directory, RunDirectory::create(run));
   TIE_TRY(Stage stage, Stage::create(run, prefix));
   NodePlace place{run, config.assets.empty() ? default_assets_folder() : config.assets, models};
-  place.policy = prefix + "/share/tie/policy.toml";
+  place.policy = client_policy(prefix);
   TIE_TRY(NodePlan plan, plan_node(config, place, stage));
   for (const std::string& folder : plan.folders) TIE_CHECK_OK(directory.make_folder(folder));
   TIE_CHECK_OK(os::write_file_atomic(run + "/release/manifest", as_bytes(stage.manifest().text()), 0400));

@@ -22,6 +22,7 @@ class Planner {
   Result<NodePlan> plan() {
     TIE_TRY(app_assets_, stage_.app_assets(place_.assets, place_.models));
     for (const ProcessRow& row : process_table()) {
+      if (std::string_view(row.process) == "tie-proxy" && config_.proxy == "none") continue;
       if (row.life != Life::kPerModel) {
         TIE_CHECK_OK(add(row, ""));
         continue;
@@ -39,9 +40,8 @@ class Planner {
     unit.life = row.life;
     unit.restart_at_once = row.life == Life::kPerModel;
     for (const char* name : row.after) unit.after.push_back(name);
-    // A model's container holds two programs under a small init.
     bool container = row.life == Life::kPerModel;
-    TIE_TRY(StagedProgram program, stage_.program(container ? "afm-runtime-init" : row.process));
+    TIE_TRY(StagedProgram program, stage_.program(program_of(row)));
     os::SandboxProfile& profile = unit.profile;
     profile.name = unit.name;
     profile.program = program.path;
@@ -63,6 +63,12 @@ class Planner {
     return {};
   }
 
+  // A model's container holds two programs under a small init; the proxy is a command of the client's program.
+  static std::string program_of(const ProcessRow& row) {
+    if (row.life == Life::kPerModel) return "afm-runtime-init";
+    return std::string_view(row.process) == "tie-proxy" ? "tie" : row.process;
+  }
+
   void base_profile(const ProcessRow& row, os::SandboxProfile& profile) {
     std::string_view name = row.process;
     profile.environment = {{"LANG", "C.UTF-8"}};
@@ -79,7 +85,7 @@ class Planner {
     profile.environment.emplace_back("TIE_READY_FD", "3");
     profile.limits = kDaemonLimits;
     profile.syscalls = row.life == Life::kPerModel ? os::SyscallPolicy::kContainer : os::SyscallPolicy::kDaemon;
-    if (name == "cloudboardd") {
+    if (name == "cloudboardd" || name == "tie-proxy") {
       profile.syscalls = os::SyscallPolicy::kNetworkDaemon;
       profile.host_network = true;
     }
@@ -124,6 +130,7 @@ class Planner {
     if (name == "workload_servicesd") binds.push_back({.path = place_.run + "/release"});
     if (name == "tie-cloud-app") binds.push_back({.path = app_assets_});
     if (name == "cloudboardd") binds.push_back({.path = place_.run + "/state/cloudboardd", .writable = true});
+    if (name == "tie-proxy" && !place_.policy.empty()) binds.push_back({.path = place_.policy});
     // The runtime asks the kernel about CPUs and memory, the probe about its sibling.
     if (row.life == Life::kPerModel || name == "gpuhealthd") profile.proc = true;
   }
@@ -138,13 +145,16 @@ class Planner {
     if (name == "tie-model-owner") add({"--assets", place_.assets, "--release-id", stage_.manifest().release_id()});
     if (name == "workload_servicesd") add({"--release-manifest", place_.run + "/release/manifest", "--assets", place_.assets});
     if (name == "tie-cloud-app") add({"--assets", app_assets_, "--runtime-dir", place_.run + "/runtime"});
+    if (name == "tie-proxy") {
+      add({"proxy", "--listen", config_.proxy, "--node", config_.listen});
+      if (!place_.policy.empty()) add({"--policy", place_.policy});
+    }
     if (name == "tie-controllerd")
       for (const std::string& m : place_.models) add({"--probe", m + "=" + model_socket_path(place_.run, "probe", m)});
     if (row.life == Life::kPerModel) {
       std::string libexec = stage_.prefix() + "/libexec/tie/", runtime = model_socket_path(place_.run, "runtime", model);
       add({"--", libexec + "afm-runtime", "--model", model, "--socket", runtime, "--owner-socket", socket_path(place_.run, "owner"), "--threads", threads});
-      add({"--", libexec + "tie-status-probe", "--model", model, "--runtime-socket", runtime, "--socket", model_socket_path(place_.run, "probe", model),
-           "--runtime-pid-from-parent"});
+      add({"--", libexec + "tie-status-probe", "--model", model, "--runtime-socket", runtime, "--socket", model_socket_path(place_.run, "probe", model)});
     }
   }
 

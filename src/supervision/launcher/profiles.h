@@ -30,7 +30,7 @@ struct NodePlace {
   std::string run;     // the run directory
   std::string assets;  // the operator's assets
   std::vector<std::string> models;
-  std::string policy;  // what the local proxy judges the node by; comes from the build
+  std::string policy;  // the file by which the local proxy judges the node; empty: none found
 };
 
 Result<NodePlan> plan_node(const NodeConfig& config, const NodePlace& place, Stage& stage);

@@ -55,9 +55,10 @@ Result<void> Stage::stage_library(const std::string& library, const std::string&
 
 Result<StagedProgram> Stage::program(const std::string& name) {
   StagedProgram out;
-  out.path = prefix_ + "/libexec/tie/" + name;
+  // The client's program has its own place.
+  out.path = prefix_ + (name == "tie" ? "/bin/" : "/libexec/tie/") + name;
   std::error_code error;
-  if (!fs::exists(out.path, error)) return fail(Code::kNotFound, "the installed tree has no program libexec/tie/" + name);
+  if (!fs::exists(out.path, error)) return fail(Code::kNotFound, "the installed tree has no program " + name);
   TIE_TRY(out.log_formats, os::program_log_formats(out.path));
   TIE_TRY(os::ProgramLibraries needed, os::program_libraries(out.path));
   if (needed.loader.empty()) return out;

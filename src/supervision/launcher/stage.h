@@ -25,7 +25,7 @@ class Stage {
 
   const ReleaseManifest& manifest() const { return manifest_; }
   const std::string& prefix() const { return prefix_; }
-  // A program of libexec/tie with what it needs. kNotFound when the tree lacks it.
+  // A program with what it needs; `name` is relative to libexec/tie. kNotFound when the tree lacks it.
   Result<StagedProgram> program(const std::string& name);
   // Adds the libraries of one staged program to another's folder, for programs that share a sandbox.
   Result<void> merge_libraries(const std::string& from, const std::string& into);

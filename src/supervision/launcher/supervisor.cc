@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "os/unix_socket.h"
 
@@ -174,14 +175,16 @@ void Supervisor::on_ready(Slot& slot, Instance& instance) {
   slot.state = State::kReady;
   slot.failures = 0;
   slot.ready_after_ms = monotonic_ms() - instance.started_ms;
-  if (options_.progress && !slot.was_ready) options_.progress(fmt::format("{} ready in {} ms", slot.unit.name, slot.ready_after_ms));
-  slot.was_ready = true;
-  if (node_ready_ms_ == 0 && all_ready()) {
+  bool first = !std::exchange(slot.was_ready, true);
+  if (options_.progress && first) options_.progress(fmt::format("{} ready in {} ms", slot.unit.name, slot.ready_after_ms));
+  bool node_became_ready = node_ready_ms_ == 0 && all_ready();
+  if (node_became_ready) {
     node_ready_ms_ = monotonic_ms();
     for (Slot& other : slots_) other.log.set_raw(options_.raw_logs);
-    if (options_.progress) options_.progress(fmt::format("node ready in {} ms", node_ready_ms_ - began_ms_));
   }
+  // The status document first: who reads the line may ask for it.
   changed();
+  if (options_.progress && node_became_ready) options_.progress(fmt::format("node ready in {} ms", node_ready_ms_ - began_ms_));
 }
 
 bool Supervisor::all_ready() const {

@@ -1,0 +1,151 @@
+"""A node made of stand-ins: the product's launcher, with the product's edge table and profiles, starting our own programs in the places of
+the product's. Tests talk to them by length-prefixed frames over the product's sockets."""
+import array
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("TIE_BUILD_DIR", ROOT / "build/release"))
+HELPERS = BUILD / "test_helpers"
+PROGRAMS = ["key_protectiond", "gpuhealthd", "tie-model-owner", "cloudboardd", "workload_servicesd", "afm-runtime", "tie-status-probe", "tie-controllerd",
+            "cb_jobhelper", "tie-cloud-app"]
+MODEL = "model-one"
+
+
+def send_frame(sock, payload, fds=()):
+    data = struct.pack(">I", len(payload)) + payload
+    control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    sent = sock.sendmsg([data], control)
+    if sent < len(data):
+        sock.sendall(data[sent:])
+
+
+def receive_frame(sock, timeout=10):
+    sock.settimeout(timeout)
+
+    def exactly(n):
+        out = b""
+        while len(out) < n:
+            part = sock.recv(n - len(out))
+            if not part:
+                raise EOFError("closed")
+            out += part
+        return out
+
+    return exactly(struct.unpack(">I", exactly(4))[0])
+
+
+def connect(path, timeout=10):
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.settimeout(timeout)
+    sock.connect(str(path))
+    return sock
+
+
+def ask(sock, text, fds=()):
+    send_frame(sock, text.encode(), fds)
+    return receive_frame(sock).decode()
+
+
+def wait_until(condition, timeout=10, what="the condition"):
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.01)
+    raise AssertionError(f"{what} did not come true in {timeout} s")
+
+
+def processes_of(marker):
+    """Living processes whose command line holds the marker."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            line = pathlib.Path("/proc", entry, "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            state = pathlib.Path("/proc", entry, "stat").read_text().rsplit(")", 1)[1].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if marker in line and state != "Z" and int(entry) != os.getpid():
+            found[int(entry)] = line.strip()
+    return found
+
+
+class SandboxNode:
+    """`victims`: {program name: helper}; every other program is `fake_process`."""
+
+    def __init__(self, place, victims=None, extra=()):
+        self.place = pathlib.Path(place)
+        self.prefix = self.place / "prefix"
+        self.assets = self.place / "assets"
+        self.run = pathlib.Path(f"/dev/shm/tie-test-{os.getpid()}-{self.place.name[-8:]}")
+        self.extra = list(extra)
+        self.victims = victims or {}
+        self.process = None
+        self._assemble()
+
+    def _assemble(self):
+        libexec, binaries = self.prefix / "libexec/tie", self.prefix / "bin"
+        for folder in (libexec, binaries):
+            folder.mkdir(parents=True, exist_ok=True)
+        for name in PROGRAMS:
+            shutil.copy(HELPERS / self.victims.get(name, "fake_process"), libexec / name)
+        for name in ("tie-launcher", "afm-runtime-init"):
+            shutil.copy(BUILD / "bin" / name, libexec / name)
+        shutil.copy(HELPERS / "node_cli", binaries / "tie")
+        model = self.assets / "models" / MODEL
+        model.mkdir(parents=True, exist_ok=True)
+        for name in ("weights.gguf", "tokenizer.img", "template.jinja", "model.toml"):
+            (model / name).write_text(f"content of {name}\n")
+
+    def cli(self, *arguments, timeout=60):
+        return subprocess.run([str(self.prefix / "bin/tie"), *arguments], capture_output=True, text=True, timeout=timeout)
+
+    def up_arguments(self):
+        return ["--assets", str(self.assets), "--run-dir", str(self.run), "--proxy", "none", "--startup-timeout", "15", *self.extra]
+
+    def up(self):
+        done = self.cli("up", "--detach", *self.up_arguments())
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def down(self):
+        return self.cli("down", "--run-dir", str(self.run))
+
+    def status(self):
+        done = self.cli("status", "--run-dir", str(self.run))
+        return json.loads(done.stdout) if done.stdout else None
+
+    def unit(self, name):
+        return next(u for u in self.status()["node"]["units"] if u["name"] == name)
+
+    def launcher_pid(self):
+        return next(pid for pid, line in processes_of(str(self.run)).items() if "tie-launcher" in line.split()[0])
+
+    def socket(self, name):
+        return self.run / name / f"{name}.sock"
+
+    def model_socket(self, kind, model=MODEL):
+        return self.run / kind / model / f"{kind}.sock"
+
+    def pid_of(self, program):
+        """The program itself, not the sandbox program that started it."""
+        return [pid for pid, line in processes_of(str(self.run)).items() if line.split()[0].endswith("/" + program)]
+
+    def clean(self):
+        self.down()
+        for pid in processes_of(str(self.run)):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        shutil.rmtree(self.run, ignore_errors=True)
