@@ -12,7 +12,7 @@ namespace {
 
 class KpsClient final : public KeyService {
  public:
-  explicit KpsClient(const std::string& path) : channel_(unix_channel(path)), stub_(v1::KeyProtection::NewStub(channel_)) {}
+  explicit KpsClient(const std::string& path) : channel_(path), stub_(v1::KeyProtection::NewStub(channel_.channel())) {}
 
   Result<MadeKey> generate(crypto::KemId kem, ByteView binding_public_key, int64_t lifetime_ms, ByteView challenge) override {
     v1::GenerateKEMKeypairRequest request;
@@ -58,8 +58,8 @@ class KpsClient final : public KeyService {
   }
 
   bool link_changed() override {
-    const bool up = channel_->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY;
-    return was_up_.exchange(up) != up;
+    const uint64_t changes = channel_.changes();
+    return seen_changes_.exchange(changes) != changes;
   }
 
  private:
@@ -72,9 +72,9 @@ class KpsClient final : public KeyService {
     return std::unexpected(rpc::to_error(status).context("key_protectiond"));
   }
 
-  std::shared_ptr<grpc::Channel> channel_;
+  UnixChannel channel_;
   std::unique_ptr<v1::KeyProtection::Stub> stub_;
-  std::atomic<bool> was_up_ = false;
+  std::atomic<uint64_t> seen_changes_ = 0;
 };
 
 }  // namespace

@@ -26,6 +26,7 @@ constexpr int64_t kKeyLifetimeMs = 24ll * 3600 * 1000;
 constexpr int64_t kGraceMs = 5 * 60 * 1000;          // requests that were sealed just before expiry
 constexpr int64_t kReapMs = 60'000;
 constexpr int64_t kPublishTimeoutMs = 5'000;
+constexpr int64_t kRepublishMs = 10'000;             // the same set once more, should a restart have gone unnoticed
 constexpr int64_t kLinkPollMs = 200;                 // how soon a restarted peer is noticed
 constexpr int64_t kStopMs = 2'000;
 

@@ -11,35 +11,35 @@
 namespace tie::wsd {
 
 struct Publisher::Link {
-  std::shared_ptr<grpc::Channel> channel;
+  explicit Link(const std::string& path) : channel(path), stub(v1::CloudBoardControl::NewStub(channel.channel())) {}
+  UnixChannel channel;
   std::unique_ptr<v1::CloudBoardControl::Stub> stub;
 };
 
 Publisher::Publisher(const std::string& control_socket, KeyRing& ring, std::function<void(const crypto::Digest&)> lost)
-    : ring_(ring), lost_(std::move(lost)), link_(std::make_unique<Link>()), boot_id_(random_hex(16)) {
-  link_->channel = unix_channel(control_socket);
-  link_->stub = v1::CloudBoardControl::NewStub(link_->channel);
-}
+    : ring_(ring), lost_(std::move(lost)), link_(std::make_unique<Link>(control_socket)), boot_id_(random_hex(16)) {}
 
 Publisher::~Publisher() = default;
 
 void Publisher::run() {
-  uint64_t told = 0;
-  bool told_this_link = false;
+  uint64_t told = 0, told_link = 0;
+  Deadline tell_again{0};
   while (!stopping_) {
-    if (link_->channel->GetState(/*try_to_connect=*/true) != GRPC_CHANNEL_READY) {
-      told_this_link = false;  // whoever answers next may be a new process, which knows nothing
-      link_->channel->WaitForConnected(rpc::call_deadline(kLinkPollMs));
+    if (!link_->channel.up()) {
+      tell_again = {0};
+      link_->channel.channel()->WaitForConnected(rpc::call_deadline(kLinkPollMs));
       continue;
     }
+    // Read before the call: a process that took the old one's place in the middle of it is told once more.
+    const uint64_t link = link_->channel.changes();
     const KeyRing::Snapshot snapshot = ring_.snapshot(monotonic_ms());
-    if (told_this_link && told == snapshot.version) {
-      ring_.wait_changed(told, kLinkPollMs);
-      continue;
+    const bool news = told != snapshot.version || told_link != link || tell_again.passed();
+    if (snapshot.version != 0 && news && publish(snapshot)) {
+      told = snapshot.version;
+      told_link = link;
+      tell_again = Deadline::in_ms(kRepublishMs);
     }
-    told_this_link = publish(snapshot);
-    told = snapshot.version;
-    if (!told_this_link) ring_.wait_changed(told, kLinkPollMs);
+    ring_.wait_changed(snapshot.version, kLinkPollMs);
   }
 }
 
@@ -54,7 +54,8 @@ bool Publisher::publish(const KeyRing::Snapshot& snapshot) {
   context.set_deadline(rpc::call_deadline(kPublishTimeoutMs));
   const grpc::Status status = link_->stub->PublishKeys(&context, request, &reply);
   if (!status.ok()) return false;
-  TIE_LOG("workload_servicesd", "published {} keys, {} accepted", request.bundles_size(), request.accepted_key_ids_size());
+  if (logged_version_ != snapshot.version) TIE_LOG("workload_servicesd", "published {} keys, {} accepted", request.bundles_size(), request.accepted_key_ids_size());
+  logged_version_ = snapshot.version;
   for (const std::string& id : reply.unrestorable_key_ids()) {
     auto digest = crypto::digest_from(as_bytes(id), "a key id");
     if (digest) lost_(*digest);

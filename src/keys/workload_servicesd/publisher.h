@@ -26,6 +26,7 @@ class Publisher {
   const std::unique_ptr<Link> link_;
   const std::string boot_id_;
   std::atomic<bool> stopping_ = false;
+  uint64_t logged_version_ = 0;
 };
 
 }  // namespace tie::wsd
