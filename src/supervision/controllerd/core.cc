@@ -303,7 +303,7 @@ bool Core::prewarm(int64_t now_ms) {
   if (now_ms < prewarm_retry_at_ms_) return false;
   prewarm_op_ = next_op_++;
   prewarm_deadline_ms_ = now_ms + options_.prewarm_limit_ms + options_.answer_margin_ms;
-  out_.push_back(RestartPrewarmed{prewarm_op_});
+  out_.emplace_back(std::in_place_type<RestartPrewarmed>, prewarm_op_);
   return false;
 }
 
@@ -360,7 +360,7 @@ void Core::send_due_recycles(int64_t now_ms) {
     bool present = runtime.state != Runtime::kUnreachable && runtime.instance == runtime.retired;
     if (!present || runtime.recycle_accepted || runtime.recycle_op != 0 || now_ms < runtime.retry_at_ms) continue;
     runtime.recycle_op = next_op_++;
-    out_.push_back(SendRecycle{runtime.recycle_op, i, trigger_name(recycle_->trigger), recycle_->drain_limit_ms});
+    out_.emplace_back(std::in_place_type<SendRecycle>, runtime.recycle_op, i, trigger_name(recycle_->trigger), recycle_->drain_limit_ms);
   }
 }
 
@@ -376,7 +376,7 @@ void Core::advertise(int64_t wait_ms, int64_t now_ms) {
   if (!registered_) return;
   advertise_due_ = false;
   advertise_op_ = next_op_++;
-  out_.push_back(Advertise{advertise_op_, phase_, advertised_max_requests(), reason_, wait_ms});
+  out_.emplace_back(std::in_place_type<Advertise>, advertise_op_, phase_, advertised_max_requests(), reason_, wait_ms);
 }
 
 int64_t Core::next_wake_ms() const {

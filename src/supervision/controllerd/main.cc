@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "base/random.h"
+#include "os/log.h"
 #include "os/process.h"
 #include "supervision/controllerd/controller_service.h"
 #include "supervision/controllerd/node_controller.h"
@@ -35,12 +36,13 @@ Result<void> serve(Flags flags) {
   TIE_TRY(flags.node.probes, parse_probes(flags.probes));
   flags.node.core.recycle_interval_ms = static_cast<int64_t>(flags.recycle_interval_s * 1000);
   flags.node.core.jitter_seed = random_u64();
+  // Ready for the launcher and systemd means: this node serves.
+  flags.node.on_first_ready = [] { os::notify_ready(); };
   if (flags.node.node_id.empty()) flags.node.node_id = random_hex(8);
   controller::NodeController node(flags.node);
   controller::ControllerService service(node);
   node.start();
   TIE_TRY(rpc::UnixGrpcServer server, rpc::UnixGrpcServer::start(flags.socket, {&service}));
-  os::notify_ready();
   (void)os::wait_readable(stop.get(), Deadline::in_ms(INT64_MAX / 4));
   // The registration ends with its stream, and cloudboardd stops serving at once.
   node.stop();
@@ -67,6 +69,9 @@ int main(int argc, char** argv) {
   app.add_option("--start-limit-ms", core.start_limit_ms, "longest start of a runtime")->check(CLI::Range(1, 86'400'000));
   CLI11_PARSE(app, argc, argv);
   auto outcome = serve(std::move(flags));
-  if (!outcome) std::fprintf(stderr, "tie-controllerd: %s\n", outcome.error().message.c_str());
+  if (!outcome) {
+    TIE_LOG("tie-controllerd", "ends with {}", outcome.error().code);
+    std::fprintf(stderr, "tie-controllerd: %s\n", outcome.error().message.c_str());
+  }
   return outcome ? 0 : 1;
 }

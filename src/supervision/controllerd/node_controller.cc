@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <deque>
+
+#include "os/log.h"
 
 namespace tie::controller {
 namespace {
@@ -21,6 +22,7 @@ struct NodeController::State {
   uint64_t posted = 0, handled = 0;
   uint64_t version = 1;
   bool stopping = false;
+  bool was_ready = false;
   Core core;
   std::thread loop;
   std::atomic<uint64_t> newest_advertise{0};
@@ -125,10 +127,19 @@ void NodeController::loop() {
     if (from_queue) ++state_->handled;
     ++state_->version;
     state_->changed.notify_all();
-    if (state_->core.phase() != before)
-      std::fprintf(stderr, "tie-controllerd: %s -> %s %s\n", phase_name(before), phase_name(state_->core.phase()), state_->core.reason().c_str());
+    note_phase(before);
     for (const Command& command : commands) carry_out(command);
   }
+}
+
+void NodeController::note_phase(Phase before) {
+  Phase now = state_->core.phase();
+  if (now == before) return;
+  TIE_LOG("tie-controllerd", "{} -> {}", os::LogWord(phase_name(before)), os::LogWord(phase_name(now)));
+  if (now == Phase::kReady && before == Phase::kRecycling) TIE_LOG("tie-controllerd", "recycle {} took {} ms", state_->core.recycle_count(), state_->core.last_recycle_ms());
+  if (now != Phase::kReady || state_->was_ready) return;
+  state_->was_ready = true;
+  options_.on_first_ready();
 }
 
 // Called with the lock held: only hands work to other threads.

@@ -1,6 +1,7 @@
 // The shell around the core: an event loop, the peers' threads, the carrying out of commands. One per tie-controllerd.
 // Threads: post(), snapshot() and wait() any. start() and stop() from the owner's thread; after stop() nothing runs any more.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ struct NodeOptions {
   std::string node_id;
   std::string cloudboard_socket, gpuhealth_socket, owner_socket;
   std::vector<ProbeTarget> probes;
+  std::function<void()> on_first_ready = [] {};  // called once, on the loop's thread
 };
 
 class NodeController {
@@ -52,6 +54,7 @@ class NodeController {
  private:
   struct State;
   void loop();
+  void note_phase(Phase before);
   void carry_out(const Command& command);
 
   NodeOptions options_;

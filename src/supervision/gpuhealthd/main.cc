@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "os/log.h"
 #include "os/process.h"
 #include "supervision/gpuhealthd/chosen_provider.h"
 #include "supervision/gpuhealthd/health_service.h"
@@ -24,7 +25,7 @@ Result<void> serve(const Flags& flags) {
   gpuhealth::Poller poller(gpuhealth::make_chosen_provider(flags.provider, flags.nvml), flags.poller);
   poller.wait_first(Deadline::in_ms(flags.poller.hang_ms));
   gpuhealth::NodeVerdict first = poller.verdict();
-  std::fprintf(stderr, "gpuhealthd: provider %s, %zu device(s), %s\n", first.provider.c_str(), first.devices.size(), gpuhealth::health_name(first.health));
+  TIE_LOG("gpuhealthd", "provider {}, {} devices, {}", os::LogWord(first.provider), first.devices.size(), os::LogWord(gpuhealth::health_name(first.health)));
   gpuhealth::HealthService service(poller);
   TIE_TRY(rpc::UnixGrpcServer server, rpc::UnixGrpcServer::start(flags.socket, {&service}));
   os::notify_ready();
@@ -46,7 +47,10 @@ int main(int argc, char** argv) {
   app.add_option("--hang-ms", flags.poller.hang_ms, "a poll that takes longer makes the devices unavailable")->check(CLI::Range(100, 600'000));
   CLI11_PARSE(app, argc, argv);
   auto outcome = serve(flags);
-  if (!outcome) std::fprintf(stderr, "gpuhealthd: %s\n", outcome.error().message.c_str());
+  if (!outcome) {
+    TIE_LOG("gpuhealthd", "ends with {}", outcome.error().code);
+    std::fprintf(stderr, "gpuhealthd: %s\n", outcome.error().message.c_str());
+  }
   std::fflush(stderr);
   // A driver call may hang in the polling thread for ever: leave without waiting for it.
   ::_exit(outcome ? 0 : 1);

@@ -5,6 +5,7 @@
 
 #include "inference/bones/model.h"
 #include "inference/bones/thread_pool.h"
+#include "os/log.h"
 #include "os/process.h"
 #include "os/unix_socket.h"
 #include "supervision/model_owner/owner_server.h"
@@ -19,6 +20,7 @@ struct Flags {
 };
 
 int give_up(const Error& error) {
+  TIE_LOG("tie-model-owner", "ends with {}", error.code);
   std::fprintf(stderr, "tie-model-owner: %s\n", error.message.c_str());
   return 1;
 }
@@ -28,6 +30,18 @@ Result<void> check_kernels(const std::string& wanted) {
   for (std::string_view name : bones::available_kernel_sets())
     if (name == wanted) return {};
   return fail(Code::kUnsupportedFeature, "this CPU does not run the kernel set '" + wanted + "'");
+}
+
+void load_all(owner::ModelStore& store) {
+  store.load();
+  for (const owner::ModelRow& row : store.rows()) {
+    if (row.loaded != nullptr) {
+      TIE_LOG("tie-model-owner", "{} ready in {} ms, {} MB packed", os::LogWord(row.name), row.loaded->load_ms, row.loaded->weights_bytes >> 20);
+    } else if (row.state == owner::LoadState::kError) {
+      TIE_LOG("tie-model-owner", "{} cannot be loaded: {}", os::LogWord(row.name), row.code);
+      std::fprintf(stderr, "tie-model-owner: %s: %s\n", row.name.c_str(), row.message.c_str());
+    }
+  }
 }
 
 Result<void> serve(const Flags& flags) {
@@ -43,15 +57,7 @@ Result<void> serve(const Flags& flags) {
   });
   TIE_CHECK_OK(store.scan());
   TIE_TRY(os::Fd listener, os::listen_unix(flags.socket));
-  std::thread loading([&store] {
-    store.load();
-    for (const owner::ModelRow& row : store.rows())
-      if (row.loaded) {
-        std::fprintf(stderr, "tie-model-owner: %s ready in %lld ms, %zu MB packed\n", row.name.c_str(), static_cast<long long>(row.loaded->load_ms), row.loaded->weights_bytes >> 20);
-      } else {
-        std::fprintf(stderr, "tie-model-owner: %s: %s\n", row.name.c_str(), row.message.c_str());
-      }
-  });
+  std::thread loading([&store] { load_all(store); });
   os::notify_ready();
   auto outcome = owner::OwnerServer(store, std::move(options)).run(listener.get(), stop.get());
   loading.join();

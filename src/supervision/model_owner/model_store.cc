@@ -52,6 +52,7 @@ void ModelStore::load() {
       row.loaded = std::make_shared<const LoadedModel>(std::move(*loaded));
     } else {
       row.message = loaded.error().message;
+      row.code = loaded.error().code;
     }
     changed_.notify_all();
   }

@@ -24,6 +24,7 @@ struct ModelRow {
   std::string name;
   LoadState state = LoadState::kLoading;
   std::string message;                        // why, when in error
+  Code code = Code::kOk;
   std::shared_ptr<const LoadedModel> loaded;  // null until ready
   uint64_t weight_file_reads = 0;             // times the weights were read from their file in this process's life
   uint32_t attaches = 0;

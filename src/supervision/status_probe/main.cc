@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "os/log.h"
 #include "os/process.h"
 #include "supervision/rpc/unix_grpc.h"
 #include "supervision/status_probe/probe_service.h"
@@ -21,7 +22,10 @@ struct Flags {
 
 // Nothing to save, and the container's end must not wait for calls in progress.
 [[noreturn]] void leave(const Result<void>& outcome) {
-  if (!outcome) std::fprintf(stderr, "tie-status-probe: %s\n", outcome.error().message.c_str());
+  if (!outcome) {
+    TIE_LOG("tie-status-probe", "ends with {}", outcome.error().code);
+    std::fprintf(stderr, "tie-status-probe: %s\n", outcome.error().message.c_str());
+  }
   std::fflush(stderr);
   ::_exit(outcome ? 0 : 1);
 }
