@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "text/default_template.h"
+#include "text/json_guard.h"
 
 namespace tie::text {
 namespace {
@@ -19,7 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Strength = UserTextMarker::Strength;
 
-constexpr size_t kMaxJsonDepth = 100;
+constexpr JsonBounds kJsonBounds{.depth = 100, .members = 1024};
 constexpr size_t kMaxMessages = 16384;
 constexpr size_t kMaxRoleBytes = 32;
 
@@ -28,28 +29,8 @@ constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant
 
 bool is_known_role(std::string_view role) { return std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles); }
 
-// nlohmann's writer recurses: bound the nesting before anything is parsed.
-bool is_too_deep(std::string_view text) {
-  size_t depth = 0;
-  bool in_string = false;
-  for (size_t at = 0; at < text.size(); ++at) {
-    const char c = text[at];
-    if (in_string) {
-      if (c == '\\') ++at;
-      else if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kMaxJsonDepth) return true;
-    } else if ((c == '}' || c == ']') && depth > 0) {
-      --depth;
-    }
-  }
-  return false;
-}
-
 Result<Json> parse_json(std::string_view text, const char* what) {
-  if (is_too_deep(text)) return fail(Code::kBadRequest, fmt::format("{} is nested too deeply", what));
+  if (json_is_unwieldy(text, kJsonBounds)) return fail(Code::kBadRequest, fmt::format("{} is nested too deeply or has an object with too many members", what));
   Json out = Json::parse(text, nullptr, false);
   if (out.is_discarded()) return fail(Code::kBadRequest, fmt::format("{} is not valid JSON", what));
   return out;
@@ -107,7 +88,7 @@ void open_arguments(Json& message) {
     Json* function = call.is_object() && call.contains("function") && call["function"].is_object() ? &call["function"] : nullptr;
     if (!function || !function->contains("arguments") || !(*function)["arguments"].is_string()) continue;
     const auto& text = (*function)["arguments"].get_ref<const std::string&>();
-    if (is_too_deep(text)) continue;
+    if (json_is_unwieldy(text, kJsonBounds)) continue;
     Json parsed = Json::parse(text, nullptr, false);
     if (parsed.is_object()) (*function)["arguments"] = std::move(parsed);
   }
@@ -133,10 +114,10 @@ void rewrite_strings(Json& node, const std::function<std::string(const std::stri
   } else if (node.is_array()) {
     for (Json& item : node) rewrite_strings(item, rewrite);
   } else if (node.is_object()) {
-    Json out = Json::object();
+    Json::object_t out;
     for (auto& [key, value] : node.items()) {
       rewrite_strings(value, rewrite);
-      out[rewrite(key)] = std::move(value);
+      out.emplace_back(rewrite(key), std::move(value));  // marking keeps distinct keys distinct
     }
     node = std::move(out);
   }

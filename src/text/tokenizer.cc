@@ -64,8 +64,7 @@ class Encoder {
       if (attributes & image::kLeftStrip)
         while (end > start && is_ascii_space(text[end - 1])) --end;
       TIE_CHECK_OK(encode_plain(text.substr(start, end - start)));
-      ids_.push_back(static_cast<TokenId>(match->id));
-      after_special_ = true;
+      push_added(static_cast<TokenId>(match->id));
       at += match->length;
       if (attributes & image::kRightStrip)
         while (at < text.size() && is_ascii_space(text[at])) ++at;
@@ -74,9 +73,16 @@ class Encoder {
     return encode_plain(text.substr(start));
   }
 
-  void push_special(TokenId id) {
+  // BOS in front of the text.
+  void push_bos(TokenId id) {
     ids_.push_back(id);
     after_special_ = true;
+  }
+  // A token found in the text.
+  void push_added(TokenId id) {
+    ids_.push_back(id);
+    after_special_ = true;
+    first_ = false;
   }
   std::vector<TokenId>& ids() { return ids_; }
 
@@ -96,8 +102,7 @@ class Encoder {
     if (flags & image::kLowercase) text = to_lower(text);
     if (flags & image::kMetaspace) replace_metaspace(text);
     if (flags & image::kCollapseSpaces) collapse_spaces(text);
-    // A byte-level model asks for a space only where there is none yet; a model with written spaces always gets one.
-    if (prefix && ((flags & image::kMetaspace) || !text.starts_with(' '))) text.insert(text.begin(), ' ');
+    if (prefix && !((flags & image::kPrefixUnlessSpace) && text.starts_with(' '))) text.insert(text.begin(), ' ');
     return split_and_merge(text);
   }
 
@@ -181,7 +186,7 @@ Result<std::vector<TokenId>> Tokenizer::tokenize(std::string_view text, const To
   const Vocab& v = vocab();
   Encoder encoder(v, parts_->patterns);
   const bool bos = options.add_special && v.add_bos() && v.bos();
-  if (bos) encoder.push_special(*v.bos());
+  if (bos) encoder.push_bos(*v.bos());
   TIE_CHECK_OK(encoder.encode(text, options.parse_special ? kSpecials : uint8_t{image::kUserDefined}));
   auto& ids = encoder.ids();
   if (bos && ids.size() > 1 && ids[1] == ids[0] && options.parse_special) ids.erase(ids.begin());
@@ -209,7 +214,7 @@ Result<std::vector<TokenId>> Tokenizer::tokenize_marked(std::string_view text, s
     if (attributes & image::kLeftStrip)
       while (end > start && is_ascii_space(text[end - 1])) --end;
     TIE_CHECK_OK(flush(end));
-    encoder.push_special(static_cast<TokenId>(match->id));
+    encoder.push_added(static_cast<TokenId>(match->id));
     at += match->length;
     if (attributes & image::kRightStrip)
       while (at < text.size() && is_ascii_space(text[at])) ++at;

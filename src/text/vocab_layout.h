@@ -24,6 +24,7 @@ enum Flag : uint32_t {
   kCollapseSpaces = 2048,     // runs of spaces become one (unigram models)
   kNormalizeNfd = 4096,
   kLowercase = 8192,
+  kPrefixUnlessSpace = 16384,  // the space prefix is left out where the text begins with one
 };
 
 enum Model : uint32_t {
