@@ -1,6 +1,8 @@
 #include "client/session/limits.h"
 #include "client/session/node_verifier.h"
 #include "attestation.pb.h"
+#include "keys/attestation/claims.h"
+#include "keys/attestation/evidence.h"
 
 namespace tie::client {
 
@@ -25,6 +27,9 @@ Result<VerifiedNode> facts_of(const v1::AttestationBundle& bundle) {
   node.key = {.suite = {.kem = kem}, .key_id = to_bytes(bundle.key_id()), .public_key = to_bytes(bundle.kem().kem_public_key())};
   node.expires_unix_ms = bundle.kem().expires_unix_ms();
   node.token_required = bundle.token_required();
+  bool software = bundle.workload().kind() == attestation::kKindSoftware || bundle.key_service().kind() == attestation::kKindSoftware;
+  node.assurance = software ? "unattested" : bundle.workload().kind();
+  if (auto claims = attestation::decode_workload_claims(as_bytes(bundle.workload().claims()))) node.release_id_hex = to_hex(claims->release_id);
   node.key_id_hex = to_hex(node.key.key_id);
   node.evidence_kinds = {bundle.workload().kind(), bundle.key_service().kind()};
   for (const v1::ModelFacts& model : bundle.models()) {

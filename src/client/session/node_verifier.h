@@ -2,6 +2,7 @@
 // Threads: verify() may be called from any thread. Source: ARCHITECTURE.md, "Keys of the node"; src/keys/attestation.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,12 +36,18 @@ struct VerifiedNode {
   std::string key_id_hex;
   std::vector<std::string> evidence_kinds;  // workload, key service
   std::vector<ServedModel> models;
-  std::vector<VerdictLine> verdict;
 
   // "unattested; release=<12 hex>; key=<12 hex>": the header and the line of the terminal.
   std::string summary() const;
   std::string release_short() const { return release_id_hex.substr(0, 12); }
   const ServedModel* find_model(const std::string& name) const;
+};
+
+// A bundle looked at from all sides: what it says, and what the policy says to that.
+struct Inspection {
+  VerifiedNode claimed;  // the node's own words; believed only when `refusal` is empty
+  std::vector<VerdictLine> verdict;
+  std::optional<Error> refusal;
 };
 
 class NodeVerifier {
@@ -49,9 +56,12 @@ class NodeVerifier {
   // `challenge` is the one this client has just drawn. Errors: kUnauthenticated with every reason when the policy refuses, kCorrupt for a
   // malformed bundle.
   virtual Result<VerifiedNode> verify(const v1::AttestationBundle& bundle, ByteView challenge) const = 0;
-  // The same judgement line by line, also when it is a refusal: for `tie keys`.
-  virtual std::vector<VerdictLine> explain(const v1::AttestationBundle& bundle, ByteView challenge) const = 0;
+  // The same judgement with its reasons, also when it is a refusal: for `tie keys`.
+  virtual Inspection inspect(const v1::AttestationBundle& bundle, ByteView challenge) const = 0;
 };
+
+// Refuses everything, but tells what the node says of itself: for `tie policy pin --from-node`, when there is no policy yet.
+std::unique_ptr<NodeVerifier> no_policy_verifier();
 
 // Judges by a policy file. Errors of loading: kNotFound with the places that were tried and the next step, kBadRequest for a bad file.
 Result<std::unique_ptr<NodeVerifier>> policy_verifier(const std::string& policy_path);

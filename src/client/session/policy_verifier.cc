@@ -47,13 +47,14 @@ class PolicyVerifier final : public NodeVerifier {
     return node;
   }
 
-  std::vector<VerdictLine> explain(const v1::AttestationBundle& bundle, ByteView challenge) const override {
+  Inspection inspect(const v1::AttestationBundle& bundle, ByteView challenge) const override {
+    Inspection out;
+    if (auto facts = facts_of(bundle)) out.claimed = std::move(*facts);
     std::vector<attestation::Check> checks;
     auto judged = attestation::verify_bundle(bundle, policy_, options(challenge), &checks);
-    std::vector<VerdictLine> lines;
-    for (const auto& check : checks) lines.push_back({check.passed, check.sentence});
-    if (!judged && (lines.empty() || lines.back().passed)) lines.push_back({false, judged.error().message});
-    return lines;
+    for (const auto& check : checks) out.verdict.push_back({check.passed, check.sentence});
+    if (!judged) out.refusal = judged.error();
+    return out;
   }
 
  private:
@@ -64,6 +65,8 @@ class PolicyVerifier final : public NodeVerifier {
 };
 
 }  // namespace
+
+std::unique_ptr<NodeVerifier> no_policy_verifier() { return std::make_unique<PolicyVerifier>(attestation::Policy{}); }
 
 std::vector<std::string> policy_places() {
   std::vector<std::string> places;

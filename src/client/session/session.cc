@@ -57,11 +57,11 @@ Result<std::shared_ptr<const VerifiedNode>> Session::fetch() {
   return node;
 }
 
-Result<std::vector<VerdictLine>> Session::explain() {
+Result<Inspection> Session::inspect() {
   Bytes challenge(kChallengeBytes);
   random_bytes(challenge);
   TIE_TRY(v1::AttestationBundle bundle, link_->fetch_attestation(challenge, options_.fetch_timeout_ms));
-  return verifier_->explain(bundle, challenge);
+  return verifier_->inspect(bundle, challenge);
 }
 
 std::unique_ptr<Answer> Session::ask(const v1::InferenceRequest& request, std::shared_ptr<Cancellation> cancel) {

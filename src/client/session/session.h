@@ -47,8 +47,8 @@ class Session : public std::enable_shared_from_this<Session> {
   Result<std::shared_ptr<const VerifiedNode>> node() { return node(options_.bundle_max_age_ms); }
   // What was last verified, without talking to anyone; null before the first success.
   std::shared_ptr<const VerifiedNode> last_node() const;
-  // The judgement in lines, for `tie keys`: fetches now.
-  Result<std::vector<VerdictLine>> explain();
+  // What the node says of itself and how the policy judges it, line by line: fetches now.
+  Result<Inspection> inspect();
 
   // Starts nothing yet: the first Answer::next() does. `cancel` must outlive the answer.
   std::unique_ptr<Answer> ask(const v1::InferenceRequest& request, std::shared_ptr<Cancellation> cancel);

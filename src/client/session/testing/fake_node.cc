@@ -243,7 +243,7 @@ class Trusting final : public NodeVerifier {
     node.release_id_hex = std::string(64, 'a');
     return node;
   }
-  std::vector<VerdictLine> explain(const v1::AttestationBundle&, ByteView) const override { return {{true, "trusted by a test"}}; }
+  Inspection inspect(const v1::AttestationBundle& bundle, ByteView challenge) const override { return {*verify(bundle, challenge), {{true, "trusted by a test"}}, {}}; }
 };
 
 class Refusing final : public NodeVerifier {
@@ -251,7 +251,9 @@ class Refusing final : public NodeVerifier {
   Result<VerifiedNode> verify(const v1::AttestationBundle&, ByteView) const override {
     return fail(Code::kUnauthenticated, "the policy refuses this node: its release is not pinned");
   }
-  std::vector<VerdictLine> explain(const v1::AttestationBundle&, ByteView) const override { return {{false, "its release is not pinned"}}; }
+  Inspection inspect(const v1::AttestationBundle& bundle, ByteView challenge) const override {
+    return {*facts_of(bundle), {{false, "its release is not pinned"}}, verify(bundle, challenge).error()};
+  }
 };
 
 }  // namespace

@@ -1,0 +1,226 @@
+// `tie ask` and `tie chat`.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "client/cli/command.h"
+#include "client/cli/terminal_answer.h"
+
+namespace tie::cli {
+namespace {
+
+struct AskOptions {
+  NodeFlags node;
+  std::string prompt, model, system;
+  std::optional<int> max_tokens;
+  std::optional<double> temperature;
+  std::optional<uint64_t> seed;
+  bool json = false, stats = false;
+};
+
+void add_ask_flags(CLI::App& command, AskOptions& o) {
+  add_node_flags(command, o.node);
+  command.add_option("--model", o.model, "model to ask (default: the node's first)");
+  command.add_option("--system", o.system, "system message");
+  command.add_option("--max-tokens", o.max_tokens, "end the answer after so many tokens")->check(CLI::Range(1, 1 << 30));
+  command.add_option("--temperature", o.temperature, "0 always takes the likeliest token; 2 is wild")->check(CLI::Range(0.0, 2.0));
+  command.add_option("--seed", o.seed, "the same seed gives the same answer again");
+  command.add_flag("--stats", o.stats, "print token counts and speed after the answer");
+}
+
+v1::Message message_of(const std::string& role, const std::string& text) {
+  v1::Message message;
+  message.set_role(role);
+  message.add_parts()->set_text(text);
+  return message;
+}
+
+v1::InferenceRequest new_request(const AskOptions& o, const std::string& model) {
+  v1::InferenceRequest request;
+  request.set_model(model);
+  if (!o.system.empty()) *request.mutable_conversation()->add_messages() = message_of("system", o.system);
+  if (o.max_tokens) request.mutable_sampling()->set_max_tokens(*o.max_tokens);
+  if (o.temperature) request.mutable_sampling()->set_temperature(float(*o.temperature));
+  if (o.seed) request.mutable_sampling()->set_seed(*o.seed);
+  request.mutable_conversation();
+  request.mutable_sampling();
+  return request;
+}
+
+int finish(const TerminalAnswer& answer) {
+  if (answer.error.code == Code::kOk) return kExitOk;
+  if (answer.error.code == Code::kCancelled) {
+    fmt::print(stderr, "[cancelled: the answer is not complete]\n");
+    return kExitInterrupted;
+  }
+  int code = report(answer.error);
+  return answer.cut ? int(kExitCut) : code;
+}
+
+std::string read_prompt(const std::string& given) {
+  if (!given.empty() && given != "-") return given;
+  return {std::istreambuf_iterator<char>(std::cin), {}};
+}
+
+void print_json(const TerminalAnswer& answer, const std::string& model, const client::VerifiedNode& node) {
+  nlohmann::json out = {{"model", model},
+                        {"text", answer.text},
+                        {"finish_reason", answer.finish_reason},
+                        {"complete", answer.error.code == Code::kOk},
+                        {"verification", node.summary()},
+                        {"usage",
+                         {{"prompt_tokens", answer.usage.prompt_tokens()},
+                          {"completion_tokens", answer.usage.completion_tokens()},
+                          {"cached_tokens", answer.usage.cached_tokens()}}},
+                        {"first_token_ms", answer.first_token_ms},
+                        {"total_ms", answer.total_ms}};
+  fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+int ask(const AskOptions& o) {
+  if (o.prompt.empty() && ::isatty(STDIN_FILENO)) {
+    fmt::print(stderr, "tie: what is the question? For example: tie ask \"Why is the sky blue?\"\n");
+    return kExitUsage;
+  }
+  Interrupts& interrupts = Interrupts::start();
+  std::string prompt = read_prompt(o.prompt);
+  auto session = open_session(o.node);
+  if (!session) return report(session.error());
+  auto node = (*session)->node();
+  if (!node) return report(node.error());
+  auto model = choose_model(**node, o.model);
+  if (!model) return report(model.error());
+  auto request = new_request(o, *model);
+  *request.mutable_conversation()->add_messages() = message_of("user", prompt);
+  TerminalAnswer answer = answer_in_terminal(**session, request, interrupts, !o.json);
+  if (o.json) {
+    print_json(answer, *model, **node);
+  } else {
+    if (!answer.text.ends_with('\n')) fmt::print("\n");
+    std::fflush(stdout);
+    if (o.stats) print_stats(answer);
+    if (::isatty(STDERR_FILENO) || o.stats) fmt::print(stderr, "[{}]\n", (*node)->summary());
+  }
+  return finish(answer);
+}
+
+constexpr const char* kChatHelp =
+    "  /clear   begin a new conversation      /model NAME   ask another model of the node\n"
+    "  /keys    how the node was verified     /exit         leave (also Ctrl-D)\n"
+    "  Ctrl-C cancels an answer. A line that ends with \\ continues on the next.\n";
+
+class Chat {
+ public:
+  Chat(const AskOptions& options, Interrupts& interrupts, client::Session& session, std::string model)
+      : options_(options), interrupts_(interrupts), session_(session), model_(std::move(model)), request_(new_request(options, model_)) {}
+
+  int run() {
+    Interrupts::Scope at_prompt(interrupts_, [] {
+      fmt::print("\n(Ctrl-C cancels an answer; /exit or Ctrl-D leaves)\n> ");
+      std::fflush(stdout);
+    });
+    std::string line;
+    while (read_line(line)) {
+      if (line.empty()) continue;
+      if (line == "/exit" || line == "/quit" || line == "/bye") break;
+      if (line[0] == '/') {
+        command(line);
+      } else {
+        say(line);
+      }
+    }
+    fmt::print("\n");
+    return kExitOk;
+  }
+
+ private:
+  bool read_line(std::string& line) {
+    line.clear();
+    for (std::string part;; line += part + "\n") {
+      if (::isatty(STDIN_FILENO)) fmt::print("{}", line.empty() ? "> " : "… ");
+      std::fflush(stdout);
+      if (!std::getline(std::cin, part)) return false;
+      if (!part.ends_with('\\')) {
+        line += part;
+        return true;
+      }
+      part.pop_back();
+    }
+  }
+
+  void command(const std::string& line) {
+    if (line == "/clear") {
+      request_ = new_request(options_, model_);
+      fmt::print("(a new conversation)\n");
+    } else if (line == "/keys") {
+      if (auto node = session_.last_node()) fmt::print("{}\n", node->summary());
+    } else if (line.starts_with("/model ")) {
+      auto node = session_.node();
+      auto chosen = node ? choose_model(**node, line.substr(7)) : std::unexpected(node.error());
+      if (!chosen) return void(report(chosen.error()));
+      model_ = *chosen;
+      request_.set_model(model_);
+      fmt::print("(now asking {})\n", model_);
+    } else {
+      fmt::print("{}", kChatHelp);
+    }
+  }
+
+  void say(const std::string& text) {
+    auto& history = *request_.mutable_conversation()->mutable_messages();
+    *history.Add() = message_of("user", text);
+    TerminalAnswer answer = answer_in_terminal(session_, request_, interrupts_, true);
+    fmt::print("\n");
+    std::fflush(stdout);
+    finish(answer);
+    if (answer.error.code != Code::kOk && answer.text.empty()) {
+      history.RemoveLast();  // the model never heard it
+      return;
+    }
+    *history.Add() = message_of("assistant", answer.text);
+    if (options_.stats) print_stats(answer);
+  }
+
+  const AskOptions& options_;
+  Interrupts& interrupts_;
+  client::Session& session_;
+  std::string model_;
+  v1::InferenceRequest request_;
+};
+
+int chat(const AskOptions& o) {
+  Interrupts& interrupts = Interrupts::start();  // before gRPC starts its threads
+  auto session = open_session(o.node);
+  if (!session) return report(session.error());
+  auto node = (*session)->node();
+  if (!node) return report(node.error());
+  auto model = choose_model(**node, o.model);
+  if (!model) return report(model.error());
+  fmt::print("{} · {} · /help for commands\n", *model, (*node)->summary());
+  if ((*node)->assurance == "unattested") fmt::print("UNATTESTED: the software matches your policy, but no hardware vouches for it (`tie doctor` explains).\n");
+  return Chat(o, interrupts, **session, *model).run();
+}
+
+}  // namespace
+
+void add_ask_commands(CLI::App& app, int& exit_code) {
+  auto o = std::make_shared<AskOptions>();
+  CLI::App* ask_command = app.add_subcommand("ask", "ask one question and print the answer");
+  ask_command->add_option("QUESTION", o->prompt, "the question; - or nothing reads standard input");
+  add_ask_flags(*ask_command, *o);
+  ask_command->add_flag("--json", o->json, "print one JSON object instead of text");
+  ask_command->footer("Examples:\n  tie ask \"Why is the sky blue?\" --max-tokens 100\n  tie ask --system \"Answer in French.\" < letter.txt\n\n" + std::string(kExitCodesHelp));
+  ask_command->callback([o, &exit_code] { exit_code = ask(*o); });
+
+  auto c = std::make_shared<AskOptions>();
+  CLI::App* chat_command = app.add_subcommand("chat", "talk in the terminal");
+  add_ask_flags(*chat_command, *c);
+  chat_command->footer("In the chat:\n" + std::string(kChatHelp));
+  chat_command->callback([c, &exit_code] { exit_code = chat(*c); });
+}
+
+}  // namespace tie::cli

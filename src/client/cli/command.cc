@@ -1,0 +1,64 @@
+#include "client/cli/command.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+namespace tie::cli {
+
+const char* const kExitCodesHelp =
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 node not reachable or not ready,\n"
+    "  4 the policy refuses the node, 5 the answer was cut, 130 interrupted.";
+
+void add_node_flags(CLI::App& command, NodeFlags& flags) {
+  command.add_option("--node", flags.node, "HOST:PORT of the node")->envname("TIE_NODE")->capture_default_str();
+  command.add_option("--policy", flags.policy, "policy file (default: ~/.config/tie/policy.toml, else the one of this build)")->envname("TIE_POLICY");
+}
+
+Result<std::shared_ptr<client::Session>> open_session(const NodeFlags& flags) {
+  client::SessionOptions options;
+  options.node = flags.node;
+  options.policy_path = flags.policy;
+  return client::Session::open(std::move(options));
+}
+
+Result<std::string> choose_model(const client::VerifiedNode& node, const std::string& wanted) {
+  if (node.models.empty()) return fail(Code::kModelNotFound, "this node serves no model; add one on it with: tie model add FILE.gguf");
+  if (wanted.empty()) return node.models.front().name;
+  if (node.find_model(wanted)) return wanted;
+  std::string served;
+  for (const auto& model : node.models) served += " " + model.name;
+  return fail(Code::kModelNotFound, "this node does not serve '" + wanted + "'; it serves:" + served);
+}
+
+namespace {
+
+int exit_code_of(Code code) {
+  switch (code) {
+    case Code::kNotReady:
+    case Code::kOverloaded: return kExitNotReady;
+    case Code::kPermissionDenied: return kExitRefused;
+    case Code::kCancelled: return kExitInterrupted;
+    default: return kExitFailed;
+  }
+}
+
+const char* next_step(Code code) {
+  switch (code) {
+    case Code::kPermissionDenied:
+      return "\n  `tie keys` shows why. If you have just built or changed the node, `./dev build` writes a policy for it;\n"
+             "  another build's release is trusted by: tie policy pin --release HEX";
+    case Code::kKeyUnknownOrExpired: return "\n  try again; if it stays so, this machine's clock may be wrong";
+    case Code::kOverloaded: return "\n  try again shortly";
+    default: return "";
+  }
+}
+
+}  // namespace
+
+int report(const Error& error) {
+  fmt::print(stderr, "tie: {}{}\n", error.message, next_step(error.code));
+  return exit_code_of(error.code);
+}
+
+}  // namespace tie::cli

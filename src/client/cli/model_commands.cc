@@ -1,0 +1,93 @@
+// `tie model add|list|remove|verify`: the models of this machine's node.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "client/cli/command.h"
+#include "client/cli/model_assets.h"
+#include "supervision/launcher/node_config.h"
+
+namespace tie::cli {
+namespace {
+
+struct ModelOptions {
+  std::string assets, path, name;
+  bool quiet = false;
+  std::string folder() const { return assets.empty() ? launcher::default_assets_folder() : assets; }
+};
+
+void print(const ModelRecord& model) {
+  fmt::print("{:<32} {:>8}  {:<12} {:>7.1f} MB  {}\n", model.name, model.context_tokens, model.architecture, double(model.weights_bytes) / 1e6,
+             model.model_id_hex.substr(0, 12));
+}
+
+int add(const ModelOptions& o) {
+  auto added = add_model(o.folder(), o.path, o.name);
+  if (!added) return report(added.error());
+  fmt::print("added {}: {}, context {}, {:.1f} MB, SHA-256 {}\n  in {}/models/{}; a running node sees it after: tie node reload\n", added->name, added->architecture,
+             added->context_tokens, double(added->weights_bytes) / 1e6, added->weights_sha256_hex, o.folder(), added->name);
+  return kExitOk;
+}
+
+int list(const ModelOptions& o) {
+  auto models = list_models(o.folder());
+  if (!models) return report(models.error());
+  if (models->empty() && !o.quiet) fmt::print(stderr, "no model in {}; add one with: tie model add FILE.gguf\n", o.folder());
+  if (!models->empty() && !o.quiet) fmt::print("{:<32} {:>8}  {:<12} {:>10}  {}\n", "NAME", "CONTEXT", "ARCHITECTURE", "SIZE", "ID");
+  for (const auto& model : *models) {
+    if (o.quiet) fmt::print("{}\n", model.name);
+    else print(model);
+  }
+  return kExitOk;
+}
+
+int verify(const ModelOptions& o) {
+  std::vector<std::string> names;
+  if (!o.name.empty()) names.push_back(o.name);
+  auto models = list_models(o.folder());
+  if (!models) return report(models.error());
+  if (o.name.empty()) for (const auto& model : *models) names.push_back(model.name);
+  int code = kExitOk;
+  for (const std::string& name : names) {
+    auto verified = verify_model(o.folder(), name);
+    if (verified) fmt::print("ok   {}  {}\n", name, verified->weights_sha256_hex);
+    else code = report(verified.error());
+  }
+  return code;
+}
+
+int remove(const ModelOptions& o) {
+  auto removed = remove_model(o.folder(), o.name);
+  if (!removed) return report(removed.error());
+  fmt::print("removed {}\n", o.name);
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_model_commands(CLI::App& app, int& exit_code) {
+  auto o = std::make_shared<ModelOptions>();
+  CLI::App* model = app.add_subcommand("model", "add, list, check and remove the models that a node on this machine serves");
+  model->require_subcommand(1);
+  model->add_option("--assets", o->assets, "asset folder (default: /var/lib/tie/assets where it exists, else ~/.local/share/tie/assets)")->envname("TIE_ASSETS");
+
+  CLI::App* add_command = model->add_subcommand("add", "install a GGUF file: compiles its vocabulary and template, records its SHA-256");
+  add_command->add_option("FILE", o->path, "model file (.gguf)")->required();
+  add_command->add_option("--name", o->name, "name that requests use (default: the file's, in lower case)");
+  add_command->callback([o, &exit_code] { exit_code = add(*o); });
+
+  CLI::App* list_command = model->add_subcommand("list", "the models installed here");
+  list_command->add_flag("--quiet", o->quiet, "names only");
+  list_command->callback([o, &exit_code] { exit_code = list(*o); });
+
+  CLI::App* verify_command = model->add_subcommand("verify", "hash the files again and compare with what was added");
+  verify_command->add_option("NAME", o->name, "one model (default: all)");
+  verify_command->callback([o, &exit_code] { exit_code = verify(*o); });
+
+  CLI::App* remove_command = model->add_subcommand("remove", "take a model away");
+  remove_command->add_option("NAME", o->name, "the model")->required();
+  remove_command->callback([o, &exit_code] { exit_code = remove(*o); });
+  for (CLI::App* command : {add_command, list_command, verify_command, remove_command}) command->fallthrough();
+}
+
+}  // namespace tie::cli
