@@ -134,7 +134,8 @@ impl Writer<'_, '_, '_> {
                 '\u{8}' => self.out.push_str("\\b"),
                 '\u{c}' => self.out.push_str("\\f"),
                 c if (c as u32) < 0x20 => self.out.push_str(&format!("\\u{:04x}", c as u32)),
-                c if self.style.ensure_ascii && !c.is_ascii() => {
+                // The noncharacters that mark user text (src/text/user_text_marker.h) must stay what they are.
+                c if self.style.ensure_ascii && !c.is_ascii() && !('\u{fdd0}'..='\u{fdef}').contains(&c) => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         self.out.push_str(&format!("\\u{unit:04x}"));
                     }
