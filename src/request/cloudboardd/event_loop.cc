@@ -43,6 +43,21 @@ void EventLoop::run() {
     run_tasks();
     run_timers();
   }
+  drop_everything();
+}
+
+// What handlers and tasks hold may be older than the loop: it is let go of while all of that still lives.
+void EventLoop::drop_everything() {
+  for (;;) {
+    std::vector<Task> tasks;
+    {
+      std::lock_guard lock(mutex_);
+      tasks.swap(tasks_);
+    }
+    auto watches = std::exchange(watches_, {});
+    auto timers = std::exchange(timers_, {});
+    if (tasks.empty() && watches.empty() && timers.empty()) return;
+  }
 }
 
 void EventLoop::stop() {

@@ -23,7 +23,7 @@ class EventLoop {
 
   static Result<std::unique_ptr<EventLoop>> create();
 
-  // Runs until stop(). Tasks still queued then are dropped when the loop dies.
+  // Runs until stop(), then lets go of every handler, timer and task. Once.
   void run();
   void stop();
   void post(Task task);
@@ -45,6 +45,7 @@ class EventLoop {
   };
   EventLoop(os::Fd epoll, os::Fd wake) : epoll_(std::move(epoll)), wake_(std::move(wake)) {}
   void run_tasks();
+  void drop_everything();
   void run_timers();
   int wait_ms() const;
 

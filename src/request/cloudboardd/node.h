@@ -1,5 +1,5 @@
 // cloudboardd's state and decisions, without gRPC: who is registered, how much is let in, which keys are published, which requests live.
-// All of it belongs to the event loop's thread, except what says otherwise. The gRPC services (public_service, control_service) are thin
+// All of it belongs to the event loop's thread, except what says otherwise; it outlives the loop's last run(). The gRPC services (public_service, control_service) are thin
 // shells that post to the loop. Source: spec, "CloudBoard"; ARCHITECTURE.md, "Lifecycles".
 #pragma once
 #include <functional>

@@ -1,0 +1,302 @@
+#include "request/cloudboardd/node.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+
+#include "request/cloudboardd/testing.h"
+
+namespace tie::request::cloudboard {
+namespace {
+
+using namespace testing;
+
+// What a client would see of its call.
+struct Recorder : ClientStream {
+  int reads = 0;
+  std::vector<v1::InvokeResponse> got;
+  std::optional<Error> status;
+  std::promise<void> finished;
+  void read_next() override { ++reads; }
+  void send(v1::InvokeResponse message) override { got.push_back(std::move(message)); }
+  size_t queued_bytes() const override { return 0; }
+  int64_t stalled_ms() const override { return 0; }
+  void finish(const Error& error, bool) override {
+    if (status) return;
+    status = error;
+    finished.set_value();
+  }
+};
+
+struct NodeTest : ::testing::Test {
+  TempDir dir;
+  FakeDaemon::Serve helper_body = [](os::Fd connection, int) { echo_helper(std::move(connection)); };
+  FakeDaemon helpers{dir.path + "/helper.sock", [this](os::Fd connection, int number) { helper_body(std::move(connection), number); }};
+  FakeDaemon authorize{dir.path + "/authorize.sock", [](os::Fd connection, int) { authorize_all(std::move(connection)); }};
+  std::unique_ptr<EventLoop> loop = std::move(*EventLoop::create());
+  std::unique_ptr<Node> node;
+  std::thread thread;
+  std::string session;
+  bool serving = false;
+
+  void SetUp() override {
+    NodeConfig config{.helper_socket = dir.path + "/helper.sock", .authorize_socket = dir.path + "/authorize.sock",
+                      .claims_socket = dir.path + "/none.sock", .state_dir = dir.path + "/state", .prewarmed = 0, .max_requests = 4};
+    node = std::move(*Node::create(*loop, config));
+    node->start({.serving = [this](bool now) { serving = now; }});
+    thread = std::thread([this] { loop->run(); });
+    on_loop([this] {
+      (void)node->publish_keys(one_key());
+      session = node->register_controller({});
+    });
+    set_limit(4);
+  }
+  void TearDown() override {
+    loop->stop();
+    thread.join();
+    node.reset();
+  }
+  void on_loop(std::function<void()> what) {
+    std::promise<void> done;
+    loop->post([&] {
+      what();
+      done.set_value();
+    });
+    done.get_future().wait();
+  }
+  uint32_t set_limit(uint32_t limit, uint32_t wait_ms = 0) {
+    v1::UpdateHealthStatusRequest request;
+    request.set_session_id(session);
+    request.set_state(limit > 0 ? v1::READY : v1::BUSY);
+    request.set_max_requests(limit);
+    request.set_wait_ms(wait_ms);
+    std::promise<uint32_t> left;
+    loop->post([&] {
+      node->update_health(request, [&](Result<v1::UpdateHealthStatusReply> reply) { left.set_value(reply ? reply->in_flight() : 9999); });
+    });
+    return left.get_future().get();
+  }
+  struct Call {
+    std::shared_ptr<Recorder> client = std::make_shared<Recorder>();
+    std::shared_ptr<Request> request;
+  };
+  Call begin() {
+    Call call;
+    auto slot = node->admit();
+    EXPECT_TRUE(slot.has_value());
+    on_loop([&] { call.request = node->begin_request(call.client, std::move(*slot), ""); });
+    return call;
+  }
+  void say(Call& call, const v1::InvokeRequest& message) {
+    on_loop([&] { call.request->on_message(message); });
+  }
+  void open(Call& call, const std::string& enc) {
+    v1::InvokeRequest setup, parameters;
+    setup.mutable_setup()->set_protocol_version(1);
+    parameters.mutable_parameters()->set_clear_parameters(clear_parameters(enc));
+    say(call, setup);
+    say(call, parameters);
+  }
+  void chunk(Call& call, const std::string& sealed, bool final) {
+    v1::InvokeRequest message;
+    message.mutable_chunk()->set_sealed(sealed);
+    message.mutable_chunk()->set_final(final);
+    say(call, message);
+  }
+  Code wait(Call& call) {
+    if (call.client->finished.get_future().wait_for(std::chrono::seconds(5)) != std::future_status::ready) return Code::kDeadline;
+    Code code{};
+    on_loop([&] {
+      code = call.client->status->code;
+      call.request.reset();
+    });
+    return code;
+  }
+  bool in_flight_becomes(uint32_t count) {
+    for (Deadline deadline = Deadline::in_ms(4000); !deadline.passed(); ::usleep(2000)) {
+      uint32_t now = 0;
+      on_loop([&] { now = node->load_level().current_requests(); });
+      if (now == count) return true;
+    }
+    return false;
+  }
+};
+
+TEST_F(NodeTest, PassesCiphertextBothWaysAndEndsWithOk) {
+  Call call = begin();
+  open(call, "enc-1");
+  chunk(call, "one", false);
+  chunk(call, "two", true);
+  EXPECT_EQ(wait(call), Code::kOk);
+  ASSERT_EQ(call.client->got.size(), 4u);
+  EXPECT_TRUE(call.client->got[0].has_setup_ack());
+  EXPECT_EQ(call.client->got[1].response_header().salt(), std::string(32, 's'));
+  EXPECT_EQ(call.client->got[2].chunk().sealed(), "one");
+  EXPECT_EQ(call.client->got[3].chunk().sealed(), "two");
+  EXPECT_TRUE(call.client->got[3].chunk().final());
+  EXPECT_TRUE(in_flight_becomes(0));
+}
+
+TEST_F(NodeTest, AReplayIsRefusedEvenAfterTheFirstFailed) {
+  Call first = begin();
+  open(first, "enc-1");
+  v1::InvokeRequest terminate;
+  terminate.mutable_terminate();
+  say(first, terminate);
+  EXPECT_EQ(wait(first), Code::kCancelled);
+  Call second = begin();
+  open(second, "enc-1");
+  EXPECT_EQ(wait(second), Code::kReplayed);
+}
+
+TEST_F(NodeTest, AnUnknownKeyIsRefused) {
+  on_loop([this] { (void)node->publish_keys(one_key(std::string(32, 'x'))); });
+  Call call = begin();
+  open(call, "enc");
+  EXPECT_EQ(wait(call), Code::kKeyUnknownOrExpired);
+}
+
+TEST_F(NodeTest, AKeyWhoseRecordIsGoneIsReportedAndRefused) {
+  std::string id(32, 'x');
+  v1::PublishKeysReply reply;
+  on_loop([&] { reply = *node->publish_keys(one_key(id, true)); });
+  ASSERT_EQ(reply.unrestorable_key_ids_size(), 1);
+  EXPECT_EQ(reply.unrestorable_key_ids(0), id);
+}
+
+TEST_F(NodeTest, HelperRefusalsBecomeTheCallsStatus) {
+  helper_body = [](os::Fd connection, int) {
+    Puppet puppet;
+    (void)say_warm(connection.get(), puppet);
+    (void)os::receive_frame(connection.get(), 1 << 20, 1, kLong);
+    v1::FromHelper failed;
+    failed.mutable_failed()->set_code(v1::UNAUTHENTICATED);
+    failed.mutable_failed()->set_message("text that a compromised helper would like to send in clear");
+    (void)os::send_message(connection.get(), failed, kLong);
+    (void)os::receive_frame(connection.get(), 1 << 20, 1, kLong);
+  };
+  Call call = begin();
+  open(call, "enc");
+  EXPECT_EQ(wait(call), Code::kUnauthenticated);
+  EXPECT_EQ(call.client->status->message, error_info(Code::kUnauthenticated).sentence);
+}
+
+TEST_F(NodeTest, AHelperThatDiesBreaksItsAnswer) {
+  helper_body = [](os::Fd connection, int) {
+    Puppet puppet;
+    (void)say_warm(connection.get(), puppet);
+    (void)os::receive_frame(connection.get(), 1 << 20, 1, kLong);
+  };
+  Call call = begin();
+  open(call, "enc");
+  EXPECT_EQ(wait(call), Code::kInternal);
+  EXPECT_TRUE(in_flight_becomes(0));
+}
+
+TEST_F(NodeTest, TheCountFallsOnlyWhenTheHelperHasExitedAndAStubbornOneIsKilled) {
+  std::promise<void> said_final;
+  std::atomic<bool> killed = false;
+  helper_body = [&](os::Fd connection, int) {
+    Puppet puppet;
+    (void)say_warm(connection.get(), puppet);
+    (void)os::receive_frame(connection.get(), 1 << 20, 1, kLong);
+    v1::FromHelper out;
+    out.mutable_header()->set_salt("s");
+    (void)os::send_message(connection.get(), out, kLong);
+    out.mutable_chunk()->set_final(true);
+    (void)os::send_message(connection.get(), out, kLong);
+    said_final.set_value();
+    killed = puppet.was_killed(5000);  // it does not exit by itself
+  };
+  Call call = begin();
+  open(call, "enc");
+  EXPECT_EQ(wait(call), Code::kOk);
+  said_final.get_future().wait();
+  EXPECT_EQ(set_limit(0, 100), 1u) << "the answer is out, but its process lives";
+  EXPECT_EQ(set_limit(0, 5000), 0u);
+  EXPECT_TRUE(in_flight_becomes(0));
+  for (int i = 0; i < 100 && !killed; ++i) ::usleep(5000);
+  EXPECT_TRUE(killed);
+}
+
+TEST_F(NodeTest, AClientThatGoesAwayCancelsItsHelper) {
+  std::promise<bool> cancelled;
+  helper_body = [&](os::Fd connection, int) {
+    Puppet puppet;
+    (void)say_warm(connection.get(), puppet);
+    (void)os::receive_frame(connection.get(), 1 << 20, 1, kLong);
+    auto got = os::receive_message<v1::ToHelper>(connection.get(), 1 << 20, Deadline::in_ms(3000));
+    cancelled.set_value(got && got->message.has_cancel());
+  };
+  Call call = begin();
+  open(call, "enc");
+  ::usleep(50'000);
+  on_loop([&] { call.request->on_client_gone(); });
+  EXPECT_EQ(wait(call), Code::kCancelled);
+  EXPECT_TRUE(cancelled.get_future().get());
+  EXPECT_TRUE(in_flight_becomes(0));
+}
+
+TEST_F(NodeTest, LimitsOnChunkAndRequest) {
+  Call big = begin();
+  open(big, "enc-big");
+  chunk(big, std::string((1 << 20) + 65, 'x'), false);
+  EXPECT_EQ(wait(big), Code::kTooLarge);
+  Call many = begin();
+  open(many, "enc-many");
+  for (int i = 0; i < 12 && !many.client->status; ++i) {
+    int reads = 0;
+    for (Deadline deadline = Deadline::in_ms(2000); reads < i + 3 && !deadline.passed(); ::usleep(500))
+      on_loop([&] { reads = many.client->status ? 99 : many.client->reads; });
+    chunk(many, std::string(1 << 20, 'x'), false);
+  }
+  EXPECT_EQ(wait(many), Code::kTooLarge);
+}
+
+TEST_F(NodeTest, TheClientIsNotReadWhileItsHelperTakesNothing) {
+  helper_body = [](os::Fd connection, int) {
+    Puppet puppet;
+    (void)say_warm(connection.get(), puppet);
+    ::usleep(500'000);
+  };
+  Call call = begin();
+  open(call, "enc");
+  int sent = 0;
+  for (; sent < 9; ++sent) {
+    int reads = 0;
+    on_loop([&] { reads = call.client->reads; });
+    if (reads <= sent + 2) break;  // setup, parameters and each chunk were asked for one at a time
+    chunk(call, std::string(1 << 20, 'x'), false);
+  }
+  EXPECT_LE(sent, 3);
+  wait(call);
+}
+
+TEST_F(NodeTest, LosingTheControllerStopsServingAtOnceAndKeepsWhatRuns) {
+  EXPECT_TRUE(node->admit().has_value());
+  on_loop([this] { node->controller_lost(session); });
+  EXPECT_EQ(node->admit().error().code, Code::kNotReady);
+  on_loop([this] { EXPECT_FALSE(serving); });
+  EXPECT_EQ(set_limit(4), 9999u) << "a lost session cannot set limits";
+  on_loop([this] { session = node->register_controller({}); });
+  set_limit(4);
+  EXPECT_TRUE(node->admit().has_value());
+}
+
+TEST_F(NodeTest, AnOldRegistrationsEndDoesNotTouchTheNewOne) {
+  std::string old = session;
+  on_loop([this] { session = node->register_controller({}); });
+  set_limit(2);
+  on_loop([&] { node->controller_lost(old); });
+  EXPECT_TRUE(node->admit().has_value());
+}
+
+TEST_F(NodeTest, PrincipalsAreStableWithinABootAndSayNothing) {
+  EXPECT_EQ(node->principal_of(""), "");
+  EXPECT_EQ(node->principal_of("Bearer a").size(), 32u);
+  EXPECT_EQ(node->principal_of("Bearer a"), node->principal_of("Bearer a"));
+  EXPECT_NE(node->principal_of("Bearer a"), node->principal_of("Bearer b"));
+}
+
+}  // namespace
+}  // namespace tie::request::cloudboard
