@@ -1,0 +1,112 @@
+// afm-runtime: flags, hardening, weights from the owner, then serving until SIGTERM and a drain.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+#include <thread>
+
+#include "inference/bones/model.h"
+#include "inference/engine/engine_core.h"
+#include "inference/hosts/server/runtime_server.h"
+#include "inference/hosts/server/vocab_table.h"
+#include "inference/hosts/server/weights_source.h"
+#include "os/log.h"
+#include "os/process.h"
+#include "os/serving_mode.h"
+
+namespace {
+
+using namespace tie;
+
+struct Flags {
+  std::string model, socket, owner_socket, weights, tokenizer, kernels;
+  uint32_t threads = 0, max_batch = 64, kv_mib = 512, max_rows = 512;
+  int64_t attach_deadline_ms = 60'000, drain_limit_ms = 15 * 60 * 1000;
+};
+
+struct LoadedModel {
+  runtime_host::AttachedModel memory;
+  std::unique_ptr<bones::ThreadPool> pool;
+  std::unique_ptr<engine::BonesModel> model;
+};
+
+Result<LoadedModel> load(const Flags& flags, int stop_fd) {
+  LoadedModel out;
+  if (flags.weights.empty()) {
+    TIE_TRY(out.memory, runtime_host::attach_from_owner(flags.owner_socket, flags.model, Deadline::in_ms(flags.attach_deadline_ms), stop_fd));
+  } else {
+    TIE_TRY(out.memory, runtime_host::attach_from_files(flags.weights, flags.tokenizer));
+  }
+  uint32_t threads = flags.threads ? flags.threads : std::max(1u, std::min(std::thread::hardware_concurrency(), 256u));
+  out.pool = std::make_unique<bones::ThreadPool>(bones::ThreadPoolOptions{.n_threads = threads});
+  bones::ModelOptions options{.pool = out.pool.get(), .kernels = flags.kernels, .max_batch_rows = flags.max_rows,
+                              .max_logit_rows = flags.max_batch + engine::kMaxDraftTokens, .max_sequences = flags.max_batch};
+  TIE_TRY(auto model, bones::Model::attach(out.memory.weights.bytes(), options));
+  out.model = std::make_unique<engine::BonesModel>(std::move(model));
+  return out;
+}
+
+Result<std::unique_ptr<engine::EngineCore>> make_core(const Flags& flags, LoadedModel& loaded) {
+  auto image = loaded.memory.tokenizer.bytes();
+  TIE_TRY(auto vocab, text::Vocab::open({reinterpret_cast<const uint8_t*>(image.data()), image.size()}));
+  TIE_TRY(auto table, runtime_host::token_table(vocab));
+  engine::EngineOptions options;
+  options.limits.max_rows = flags.max_rows;
+  options.limits.max_sequences = flags.max_batch;
+  options.kv_bytes = size_t{flags.kv_mib} << 20;
+  options.pool = loaded.pool.get();
+  return engine::EngineCore::create(*loaded.model, std::move(table), std::move(options));
+}
+
+Result<void> run(const Flags& flags) {
+  int64_t began_ms = monotonic_ms();
+  TIE_CHECK_OK(os::harden_process());
+  TIE_TRY(os::Fd stop, os::termination_signal_fd());
+  TIE_TRY(auto server, runtime_host::RuntimeServer::start(flags.model, flags.socket));
+  auto loaded = load(flags, stop.get());
+  if (!loaded) {
+    if (loaded.error().code == Code::kCancelled) return {};
+    return std::unexpected(std::move(loaded.error()));
+  }
+  TIE_TRY(auto core, make_core(flags, *loaded));
+  uint32_t context = core->context();
+  server->serve(std::move(core));
+  TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
+  os::notify_ready();
+  TIE_LOG("afm-runtime", "ready after {} ms: {} kernels, {} threads, context of {} tokens", monotonic_ms() - began_ms,
+          os::LogWord(loaded->model->kernels()), loaded->pool->size(), context);
+  while (!os::wait_readable(stop.get(), Deadline::in_ms(3'600'000))) {
+  }
+  TIE_LOG("afm-runtime", "draining");
+  server->drain(Deadline::in_ms(flags.drain_limit_ms));
+  server.reset();  // before the model and its memory
+  TIE_LOG("afm-runtime", "stopped");
+  return {};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Flags flags;
+  CLI::App app{"The inference runtime of one model, behind Triton's gRPC interface on a unix socket."};
+  app.add_option("--model", flags.model, "name of the served model")->required();
+  app.add_option("--socket", flags.socket, "runtime.sock to serve")->required();
+  auto* owner = app.add_option("--owner-socket", flags.owner_socket, "owner.sock of tie-model-owner");
+  auto* weights = app.add_option("--weights", flags.weights, "instead of an owner: a packed weights image")->excludes(owner);
+  app.add_option("--tokenizer", flags.tokenizer, "with --weights: the vocabulary image")->needs(weights);
+  app.add_option("--threads", flags.threads, "compute threads (default: one for each CPU)")->check(CLI::Range(1, 256));
+  app.add_option("--max-batch", flags.max_batch, "most sequences computed at once")->check(CLI::Range(1, 1024));
+  app.add_option("--max-rows", flags.max_rows, "most tokens in one forward pass")->check(CLI::Range(16, 65536));
+  app.add_option("--kv-mib", flags.kv_mib, "memory for keys and values")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--kernels", flags.kernels, "kernel set; default: the best this CPU has");
+  app.add_option("--attach-deadline-ms", flags.attach_deadline_ms, "how long to wait for the owner")->check(CLI::Range(100, 600'000));
+  app.add_option("--drain-limit-ms", flags.drain_limit_ms, "how long requests in flight may take after SIGTERM")->check(CLI::Range(0, 86'400'000));
+  CLI11_PARSE(app, argc, argv);
+  if (flags.owner_socket.empty() && (flags.weights.empty() || flags.tokenizer.empty())) {
+    std::fprintf(stderr, "afm-runtime: give --owner-socket, or --weights and --tokenizer\n");
+    return 2;
+  }
+  auto outcome = run(flags);
+  if (outcome) return 0;
+  std::fprintf(stderr, "afm-runtime: %s\n", outcome.error().message.c_str());
+  return 1;
+}

@@ -1,0 +1,265 @@
+#include "inference/hosts/server/stream_service.h"
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+
+#include "base/secret_bytes.h"
+#include "inference/hosts/server/limits.h"
+
+namespace tie::runtime_host {
+
+struct StreamService::Call {
+  explicit Call(const std::string& model) : io(&context), writer(model) {}
+  grpc::ServerContext context;
+  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> io;
+  grpc::ByteBuffer incoming;
+  Tag accept{this, Op::kAccept}, done{this, Op::kDone}, read{this, Op::kRead}, write{this, Op::kWrite}, finish{this, Op::kFinish};
+  uint32_t operations = 0;             // tags that are still to come
+  bool reading = false, writing = false, reads_ended = false, finishing = false, gone = false;
+  std::vector<std::shared_ptr<RequestOutput>> requests;
+  size_t next_request = 0;             // whose turn it is to be written
+  struct Refusal {
+    std::string id;
+    Error error;
+  };
+  std::deque<Refusal> refusals;
+  ResponseWriter writer;
+};
+
+namespace {
+
+grpc::Status as_status(const Error& error) {
+  return {static_cast<grpc::StatusCode>(error_info(error.code).grpc_status), error_text(error)};
+}
+
+const Error kDraining{Code::kNotReady, "the runtime is draining and takes no new requests"};
+
+// Parses and overwrites the bytes of one message. gRPC owns the memory; nobody else reads it any more.
+bool parse_and_wipe(grpc::ByteBuffer& buffer, inference::ModelInferRequest& request) {
+  std::vector<grpc::Slice> slices;
+  if (!buffer.Dump(&slices).ok()) return false;
+  bool parsed = false;
+  if (slices.size() == 1) {
+    parsed = request.ParseFromArray(slices[0].begin(), static_cast<int>(slices[0].size()));
+  } else {
+    std::string whole;
+    whole.reserve(buffer.Length());
+    for (const auto& s : slices) whole.append(reinterpret_cast<const char*>(s.begin()), s.size());
+    parsed = request.ParseFromString(whole);
+    secure_zero(whole);
+  }
+  for (const auto& s : slices) secure_zero(const_cast<uint8_t*>(s.begin()), s.size());
+  buffer.Clear();
+  return parsed;
+}
+
+}  // namespace
+
+StreamService::StreamService(std::string model, InferenceService& service, std::unique_ptr<grpc::ServerCompletionQueue> queue)
+    : model_(std::move(model)), service_(service), queue_(std::move(queue)) {}
+
+StreamService::~StreamService() {
+  if (thread_.joinable()) stop();
+}
+
+void StreamService::start() {
+  accept_next();
+  thread_ = std::thread([this] { run(); });
+  pthread_setname_np(thread_.native_handle(), "streams");
+}
+
+void StreamService::set_engine(engine::Engine* engine) { engine_ = engine; }
+
+void StreamService::stop() {
+  stopping_ = true;
+  queue_->Shutdown();
+  thread_.join();
+}
+
+void StreamService::wake() {
+  if (!has_ready_.load(std::memory_order_acquire) || alarm_set_.exchange(true)) return;
+  alarm_.Set(queue_.get(), gpr_time_0(GPR_CLOCK_MONOTONIC), nullptr);
+}
+
+void StreamService::drain() {
+  draining_ = true;
+  has_ready_ = true;
+  wake();
+}
+
+void StreamService::run() {
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue_->Next(&tag, &ok)) {
+    if (tag == nullptr)
+      on_alarm();
+    else
+      handle(*static_cast<Tag*>(tag), ok);
+  }
+}
+
+void StreamService::on_alarm() {
+  alarm_set_ = false;
+  {
+    std::lock_guard lock(ready_mutex_);
+    has_ready_ = false;
+    taken_.swap(ready_);
+  }
+  for (auto& output : taken_) {
+    output->seen();
+    if (output->call) pump(*static_cast<Call*>(output->call));
+  }
+  taken_.clear();
+  if (!draining_) return;
+  auto calls = calls_;  // pump may end calls, never releases them
+  for (auto* call : calls) pump(*call);
+}
+
+void StreamService::accept_next() {
+  auto* call = new Call(model_);
+  call->operations = 1;
+  call->context.AsyncNotifyWhenDone(&call->done);
+  service_.RequestModelStreamInfer(&call->context, &call->io, queue_.get(), queue_.get(), &call->accept);
+}
+
+void StreamService::handle(Tag& tag, bool ok) {
+  Call& call = *tag.call;
+  --call.operations;
+  switch (tag.op) {
+    case Op::kAccept: on_accept(call, ok); return;
+    case Op::kDone:
+      call.gone = true;
+      drop_requests(call);
+      break;
+    case Op::kRead:
+      call.reading = false;
+      on_read(call, ok);
+      break;
+    case Op::kWrite:
+      call.writing = false;
+      if (!ok) call.gone = true;
+      if (call.gone) drop_requests(call);
+      read_next(call);
+      pump(call);
+      break;
+    case Op::kFinish: call.gone = true; break;
+  }
+  if (call.operations == 0) release(call);
+}
+
+void StreamService::on_accept(Call& call, bool ok) {
+  if (!ok) {  // the server is shutting down; there is no call, and its done tag never comes
+    delete &call;
+    return;
+  }
+  if (!stopping_) accept_next();
+  call.operations = 1;  // done
+  calls_.push_back(&call);
+  ++open_calls_;
+  if (draining_ || !engine_.load()) {
+    finish(call, as_status(draining_ ? kDraining : Error{Code::kNotReady, "the runtime is still starting"}));
+  } else if (calls_.size() > kMaxStreams) {
+    finish(call, as_status({Code::kOverloaded, "too many streams are open"}));
+  } else {
+    read_next(call);
+  }
+}
+
+void StreamService::read_next(Call& call) {
+  if (call.reading || call.reads_ended || call.gone || call.finishing || call.refusals.size() >= kMaxUnsentErrors) return;
+  call.reading = true;
+  ++call.operations;
+  call.io.Read(&call.incoming, &call.read);
+}
+
+void StreamService::on_read(Call& call, bool ok) {
+  if (!ok) {
+    call.reads_ended = true;  // the client has said all it wants to say, or is gone: then the done tag tells
+    pump(call);
+    return;
+  }
+  std::string id;
+  if (auto taken = take_request(call, id); !taken) {
+    call.refusals.push_back({std::move(id), std::move(taken.error())});
+    pump(call);
+  }
+  read_next(call);
+}
+
+Result<void> StreamService::take_request(Call& call, std::string& id) {
+  if (!parse_and_wipe(call.incoming, request_)) return fail(Code::kBadRequest, "the message is not a ModelInferRequest");
+  id = request_.id().substr(0, kMaxIdBytes);
+  auto parsed = parse_request(request_, model_);
+  wipe(request_);
+  request_.Clear();
+  if (!parsed) return std::unexpected(std::move(parsed.error()));
+  auto* engine = engine_.load();
+  if (draining_ || !engine) return std::unexpected(kDraining);
+  if (call.requests.size() >= kMaxRequestsPerStream) return fail(Code::kOverloaded, "too many requests are in flight on this stream");
+  auto output = std::make_shared<RequestOutput>(id, parsed->outputs, parsed->spec.sampling.logprobs, parsed->spec.sampling.n,
+                                                [this](std::shared_ptr<RequestOutput> ready) {
+                                                  std::lock_guard lock(ready_mutex_);
+                                                  ready_.push_back(std::move(ready));
+                                                  has_ready_.store(true, std::memory_order_release);
+                                                });
+  output->call = &call;
+  parsed->spec.sink = output;
+  TIE_TRY(output->handle, engine->submit(std::move(parsed->spec)));
+  call.requests.push_back(std::move(output));
+  return {};
+}
+
+void StreamService::pump(Call& call) {
+  if (call.writing || call.finishing || call.gone) return;
+  grpc::ByteBuffer message;
+  if (!call.refusals.empty()) {
+    message = call.writer.write_error(call.refusals.front().id, call.refusals.front().error, nullptr);
+    call.refusals.pop_front();
+  } else {
+    for (size_t tried = 0; tried < call.requests.size() && message.Length() == 0; ++tried) {
+      size_t at = call.next_request++ % call.requests.size();
+      auto& output = call.requests[at];
+      auto next = output->take();
+      if (!next) continue;
+      message = next->error ? call.writer.write_error(output->id, *next->error, &next->parts)
+                            : call.writer.write(output->id, next->parts, output->outputs, output->with_logprobs);
+      secure_zero(next->parts.tokens.data(), next->parts.tokens.size() * sizeof(int32_t));
+      if (!next->parts.final) continue;
+      output->call = nullptr;
+      call.requests.erase(call.requests.begin() + static_cast<ptrdiff_t>(at));
+    }
+  }
+  if (message.Length() > 0) {
+    call.writing = true;
+    ++call.operations;
+    call.io.Write(message, &call.write);
+  } else if (call.requests.empty() && draining_) {
+    finish(call, as_status(kDraining));
+  } else if (call.requests.empty() && call.reads_ended) {
+    finish(call, grpc::Status::OK);
+  }
+}
+
+void StreamService::finish(Call& call, const grpc::Status& status) {
+  call.finishing = true;
+  ++call.operations;
+  call.io.Finish(status, &call.finish);
+}
+
+void StreamService::drop_requests(Call& call) {
+  auto* engine = engine_.load();
+  for (auto& output : call.requests) {
+    output->call = nullptr;
+    if (engine) engine->cancel(*output->handle);
+  }
+  call.requests.clear();
+}
+
+void StreamService::release(Call& call) {
+  calls_.erase(std::find(calls_.begin(), calls_.end(), &call));
+  --open_calls_;
+  delete &call;
+}
+
+}  // namespace tie::runtime_host

@@ -1,0 +1,75 @@
+// All ModelStreamInfer calls: one thread over one completion queue reads requests, hands them to the engine and writes what comes back.
+// A malformed request is answered on its stream with an error and harms nothing else. A call that goes away cancels its requests.
+// One response per call is under way at a time; what the engine produces meanwhile gathers in RequestOutput.
+// Threads: start, set_engine, wake, drain and stop from any; everything else on its own thread.
+#pragma once
+#include <grpcpp/alarm.h>
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "grpc_service.grpc.pb.h"
+#include "inference/engine/engine.h"
+#include "inference/hosts/server/request_output.h"
+#include "inference/hosts/server/unary_service.h"
+
+namespace tie::runtime_host {
+
+using InferenceService = inference::GRPCInferenceService::WithRawMethod_ModelStreamInfer<UnaryService>;
+
+class StreamService {
+ public:
+  StreamService(std::string model, InferenceService& service, std::unique_ptr<grpc::ServerCompletionQueue> queue);
+  ~StreamService();
+
+  void start();                              // once the server listens
+  void set_engine(engine::Engine* engine);   // until then calls are refused as not ready; null again before the engine goes
+  void wake();                               // the engine has announced outputs; cheap when there are none
+  void drain();                              // refuses new calls and requests; calls end when their requests have
+  uint32_t open_calls() const { return open_calls_; }
+  // After Server::Shutdown and with no engine: ends the thread.
+  void stop();
+
+ private:
+  struct Call;
+  enum class Op : uint8_t { kAccept, kDone, kRead, kWrite, kFinish };
+  struct Tag {
+    Call* call;
+    Op op;
+  };
+  void run();
+  void accept_next();
+  void handle(Tag& tag, bool ok);
+  void on_accept(Call& call, bool ok);
+  void on_read(Call& call, bool ok);
+  void read_next(Call& call);
+  Result<void> take_request(Call& call, std::string& id);
+  void pump(Call& call);
+  void finish(Call& call, const grpc::Status& status);
+  void drop_requests(Call& call);
+  void release(Call& call);
+  void on_alarm();
+
+  const std::string model_;
+  InferenceService& service_;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  std::atomic<engine::Engine*> engine_{nullptr};
+  std::atomic<bool> draining_{false}, stopping_{false};
+  std::atomic<uint32_t> open_calls_{0};
+  std::vector<Call*> calls_;                 // accepted, not released
+  inference::ModelInferRequest request_;     // parsed into again and again
+
+  grpc::Alarm alarm_;
+  std::atomic<bool> alarm_set_{false};
+  std::mutex ready_mutex_;
+  std::vector<std::shared_ptr<RequestOutput>> ready_, taken_;
+  std::atomic<bool> has_ready_{false};
+  std::thread thread_;
+};
+
+}  // namespace tie::runtime_host

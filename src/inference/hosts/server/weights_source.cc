@@ -1,0 +1,65 @@
+#include "inference/hosts/server/weights_source.h"
+
+#include <poll.h>
+
+#include <algorithm>
+
+#include "os/framed_message.h"
+#include "os/unix_socket.h"
+#include "owner.pb.h"
+
+namespace tie::runtime_host {
+namespace {
+
+constexpr int64_t kRetryMs = 50;
+constexpr size_t kMaxReplyBytes = 1 << 20;
+
+// False when stop_fd became readable.
+bool wait_or_stop(int fd, int stop_fd, int64_t ms) {
+  pollfd polls[2] = {{stop_fd, POLLIN, 0}, {fd, POLLIN, 0}};
+  ::poll(polls, fd >= 0 ? 2 : 1, static_cast<int>(ms));
+  return (polls[0].revents & POLLIN) == 0;
+}
+
+Result<AttachedModel> map_sealed(std::vector<os::Fd> fds) {
+  if (fds.size() != 2) return fail(Code::kCorrupt, "the model owner sent not two descriptors");
+  for (const auto& fd : fds) TIE_CHECK_OK(os::require_seals(fd.get(), os::kSealAll));
+  AttachedModel out;
+  TIE_TRY(out.weights, os::Mapping::read_only(fds[0].get()));
+  TIE_TRY(out.tokenizer, os::Mapping::read_only(fds[1].get()));
+  return out;
+}
+
+Result<AttachedModel> attach_once(const std::string& owner_socket, const std::string& model, Deadline deadline, int stop_fd) {
+  TIE_TRY(os::Fd socket, os::connect_unix(owner_socket, Deadline::in_ms(std::min<int64_t>(1000, deadline.remaining_ms()))));
+  v1::OwnerRequest request;
+  request.mutable_attach()->set_model(model);
+  TIE_CHECK_OK(os::send_message(socket.get(), request, Deadline::in_ms(1000)));
+  if (!wait_or_stop(socket.get(), stop_fd, deadline.remaining_ms())) return fail(Code::kCancelled, "asked to stop");
+  TIE_TRY(auto reply, os::receive_message<v1::OwnerReply>(socket.get(), kMaxReplyBytes, Deadline::in_ms(1000), 2));
+  if (reply.message.has_error() && reply.message.error().code() != v1::OK)
+    return fail(static_cast<Code>(reply.message.error().code()), reply.message.error().message());
+  return map_sealed(std::move(reply.fds));
+}
+
+}  // namespace
+
+Result<AttachedModel> attach_from_owner(const std::string& owner_socket, const std::string& model, Deadline deadline, int stop_fd) {
+  for (;;) {
+    auto attached = attach_once(owner_socket, model, deadline, stop_fd);
+    if (attached) return attached;
+    Code code = attached.error().code;
+    bool worth_waiting = code == Code::kIo || code == Code::kDeadline || code == Code::kNotReady;
+    if (!worth_waiting || deadline.passed()) return std::unexpected(std::move(attached.error()).context("attaching the model"));
+    if (!wait_or_stop(-1, stop_fd, kRetryMs)) return fail(Code::kCancelled, "asked to stop");
+  }
+}
+
+Result<AttachedModel> attach_from_files(const std::string& weights_image, const std::string& tokenizer_image) {
+  AttachedModel out;
+  TIE_TRY(out.weights, os::Mapping::file_read_only(weights_image));
+  TIE_TRY(out.tokenizer, os::Mapping::file_read_only(tokenizer_image));
+  return out;
+}
+
+}  // namespace tie::runtime_host
