@@ -3,7 +3,7 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
-#include <map>
+#include <algorithm>
 #include <mutex>
 #include <thread>
 
@@ -14,8 +14,17 @@
 #include "crypto/message_splitter.h"
 #include "crypto/request_open.h"
 #include "crypto/sha256.h"
+#include "keys/attestation/claims.h"
+#include "keys/attestation/evidence.h"
 
 namespace tie::client::testing {
+
+crypto::Digest fake_release() {
+  crypto::Digest digest;
+  digest.fill(0xaa);
+  return digest;
+}
+
 namespace {
 
 using Stream = grpc::ServerReaderWriter<v1::InvokeResponse, v1::InvokeRequest>;
@@ -27,13 +36,45 @@ grpc::Status status_of(grpc::ServerContext& context, Code code, const std::strin
 
 struct Key {
   crypto::KemKeyPair pair;
+  attestation::KemClaims claims;
   Bytes id;
 };
 
-Key new_key() {
-  Key key{*crypto::kem_generate(crypto::KemId::kXWing), Bytes(32)};
-  random_bytes(key.id);
+Key new_key(const std::vector<std::string>& models) {
+  Key key{*crypto::kem_generate(crypto::KemId::kXWing), {}, {}};
+  key.claims.suite = uint32_t(key.pair.id);
+  key.claims.kem_public_key = key.pair.public_key;
+  key.claims.binding_public_key = crypto::kem_generate(crypto::KemId::kXWing)->public_key;
+  key.claims.expires_unix_ms = uint64_t(wall_clock_ms()) + 3600'000;
+  for (const std::string& name : models) key.claims.model_ids.push_back(crypto::sha256(as_bytes(name)));
+  std::sort(key.claims.model_ids.begin(), key.claims.model_ids.end());
+  attestation::Digest id = attestation::key_id(key.claims);
+  key.id.assign(id.begin(), id.end());
   return key;
+}
+
+void fill_bundle(const Key& key, const std::vector<std::string>& models, ByteView challenge, v1::AttestationBundle& bundle) {
+  static const attestation::SoftwareSigner signer;
+  const attestation::KemClaims& claims = key.claims;
+  auto* kem = bundle.mutable_kem();
+  kem->set_suite(claims.suite);
+  kem->set_kem_public_key(claims.kem_public_key.data(), claims.kem_public_key.size());
+  kem->set_binding_public_key(claims.binding_public_key.data(), claims.binding_public_key.size());
+  kem->set_expires_unix_ms(claims.expires_unix_ms);
+  for (const auto& id : claims.model_ids) kem->add_model_ids(id.data(), id.size());
+  bundle.set_key_id(key.id.data(), key.id.size());
+  attestation::WorkloadClaims workload{claims.binding_public_key, fake_release(), claims.model_ids, {}};
+  attestation::KeyServiceClaims service{claims.kem_public_key, claims.suite, claims.binding_public_key, claims.expires_unix_ms, "uuid"};
+  attestation::to_proto(*signer.state(attestation::encode(workload), challenge), *bundle.mutable_workload());
+  attestation::to_proto(*signer.state(attestation::encode(service), challenge), *bundle.mutable_key_service());
+  for (const std::string& name : models) {
+    auto* model = bundle.add_models();
+    model->set_name(name);
+    auto id = crypto::sha256(as_bytes(name));
+    model->set_model_id(id.data(), id.size());
+    model->set_context_tokens(2048);
+    model->set_architecture("llama");
+  }
 }
 
 class Call final : public FakeCall {
@@ -87,22 +128,10 @@ class Call final : public FakeCall {
 }  // namespace
 
 struct FakeNode::Impl final : v1::CloudBoard::Service {
-  grpc::Status FetchAttestation(grpc::ServerContext*, const v1::FetchAttestationRequest*, v1::AttestationBundle* bundle) override {
+  grpc::Status FetchAttestation(grpc::ServerContext*, const v1::FetchAttestationRequest* request, v1::AttestationBundle* bundle) override {
     std::lock_guard lock(mutex);
     ++bundles;
-    bundle->mutable_kem()->set_suite(0x647a);
-    bundle->mutable_kem()->set_kem_public_key(key.pair.public_key.data(), key.pair.public_key.size());
-    bundle->mutable_kem()->set_expires_unix_ms(uint64_t(wall_clock_ms()) + 3600'000);
-    bundle->set_key_id(key.id.data(), key.id.size());
-    for (const std::string& name : models) {
-      auto* model = bundle->add_models();
-      model->set_name(name);
-      model->set_model_id(std::string(32, 'm'));
-      model->set_context_tokens(2048);
-      model->set_architecture("llama");
-    }
-    bundle->mutable_workload()->set_kind("software");
-    bundle->mutable_key_service()->set_kind("software");
+    fill_bundle(key, models, as_bytes(request->challenge()), *bundle);
     return grpc::Status::OK;
   }
 
@@ -174,8 +203,8 @@ struct FakeNode::Impl final : v1::CloudBoard::Service {
 
   mutable std::mutex mutex;
   Script script;
-  Key key = new_key();
   std::vector<std::string> models{"test-model"};
+  Key key = new_key(models);
   int requests = 0, bundles = 0, cancelled = 0, refusals = 0;
   Code refusal = Code::kOverloaded;
   std::vector<std::string> enc_seen;
@@ -184,11 +213,11 @@ struct FakeNode::Impl final : v1::CloudBoard::Service {
   std::unique_ptr<grpc::Server> server;
 };
 
-FakeNode::FakeNode(Script script) : impl_(std::make_unique<Impl>()) {
+FakeNode::FakeNode(Script script, int port) : impl_(std::make_unique<Impl>()) {
   impl_->script = std::move(script);
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &impl_->port);
+  builder.AddListeningPort("127.0.0.1:" + std::to_string(port), grpc::InsecureServerCredentials(), &impl_->port);
   builder.RegisterService(impl_.get());
   impl_->server = builder.BuildAndStart();
 }
@@ -201,11 +230,12 @@ void FakeNode::set_script(Script script) {
 }
 void FakeNode::rotate_key() {
   std::lock_guard lock(impl_->mutex);
-  impl_->key = new_key();
+  impl_->key = new_key(impl_->models);
 }
 void FakeNode::set_models(std::vector<std::string> names) {
   std::lock_guard lock(impl_->mutex);
   impl_->models = std::move(names);
+  impl_->key = new_key(impl_->models);
 }
 void FakeNode::refuse_next(int count, Code code) {
   std::lock_guard lock(impl_->mutex);
@@ -238,10 +268,7 @@ namespace {
 class Trusting final : public NodeVerifier {
  public:
   Result<VerifiedNode> verify(const v1::AttestationBundle& bundle, ByteView) const override {
-    TIE_TRY(VerifiedNode node, facts_of(bundle));
-    node.assurance = "unattested";
-    node.release_id_hex = std::string(64, 'a');
-    return node;
+    return facts_of(bundle);
   }
   Inspection inspect(const v1::AttestationBundle& bundle, ByteView challenge) const override { return {*verify(bundle, challenge), {{true, "trusted by a test"}}, {}}; }
 };

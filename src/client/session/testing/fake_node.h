@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/session/node_verifier.h"
+#include "crypto/sha256.h"
 #include "inference.pb.h"
 
 namespace tie::client::testing {
@@ -27,10 +28,13 @@ class FakeCall {
   virtual void corrupt_next() = 0;                              // flips a bit of the next sealed chunk
 };
 
+// What its software evidence states.
+crypto::Digest fake_release();
+
 class FakeNode {
  public:
   using Script = std::function<void(FakeCall&)>;
-  explicit FakeNode(Script script);
+  explicit FakeNode(Script script, int port = 0);  // 0: any free one
   ~FakeNode();
 
   std::string address() const;
