@@ -32,7 +32,7 @@ struct CoreOptions {
   double recycle_jitter = 0.1;               // share of the interval, drawn anew each time
   uint64_t jitter_seed = 0;
   int64_t drain_limit_ms = 15 * 60'000;      // in-flight requests finish within this
-  int64_t error_drain_limit_ms = 10'000;     // likewise when the runtime is at fault
+  int64_t error_drain_limit_ms = 5'000;      // likewise when the runtime is at fault
   int64_t start_limit_ms = 60'000;           // a runtime becomes ready within this after its start
   int64_t prewarm_limit_ms = 10'000;
   int64_t peer_grace_ms = 3'000;             // gpuhealthd or the owner may be away this long (a restart) before the node stops serving

@@ -259,7 +259,7 @@ TEST(Core, ARuntimeInErrorIsRecycledWithGrowingPatience) {
   EXPECT_EQ(d.core.phase(), Phase::kError);
   d.tick(200);
   EXPECT_EQ(d.core.phase(), Phase::kBusy);
-  EXPECT_EQ(d.advertise.wait_ms, 10'000) << "requests of a runtime at fault get little time";
+  EXPECT_EQ(d.advertise.wait_ms, 5'000) << "requests of a runtime at fault get little time";
   d.drained();
   d.send(RecycleAnswered{d.recycle.op, 0, true});
   d.runtime(Runtime::kError, "b");
