@@ -1,6 +1,6 @@
 // HPKE and X-Wing against the vectors of the RFC and the drafts.
 #include "crypto/hpke_receiver.h"
-#include "crypto/vector_files.h"
+#include "crypto/testing/vector_files.h"
 
 namespace tie::crypto {
 namespace {

@@ -8,7 +8,7 @@ namespace tie::crypto {
 
 MessageSplitter::MessageSplitter(size_t max_message_bytes, size_t max_buffered_bytes)
     : max_message_bytes_(max_message_bytes),
-      max_buffered_bytes_(max_buffered_bytes != 0 ? max_buffered_bytes : max_message_bytes + kMessageLengthBytes) {}
+      max_buffered_bytes_(max_buffered_bytes != 0 ? max_buffered_bytes : max_message_bytes + kMessageLengthBytes + kMaxPieceBytes) {}
 
 MessageSplitter::~MessageSplitter() { secure_zero(buffer_); }
 

@@ -9,10 +9,12 @@
 namespace tie::crypto {
 
 constexpr size_t kMessageLengthBytes = 4;
+constexpr size_t kMaxPieceBytes = 1 << 20;
 
 class MessageSplitter {
  public:
-  // max_message_bytes: of one message without its prefix; max_buffered_bytes: fed and not yet taken (default: one message and its prefix).
+  // max_message_bytes: of one message without its prefix; max_buffered_bytes: fed and not yet taken (default: an incomplete message and
+  // one piece of kMaxPieceBytes, so that a caller who takes messages between feeds never meets it).
   explicit MessageSplitter(size_t max_message_bytes, size_t max_buffered_bytes = 0);
   ~MessageSplitter();
   MessageSplitter(MessageSplitter&&) = default;

@@ -2,7 +2,7 @@
 // nonce or key sizes) must be refused.
 #include "crypto/aead.h"
 #include "crypto/hkdf.h"
-#include "crypto/vector_files.h"
+#include "crypto/testing/vector_files.h"
 #include "crypto/x25519.h"
 #include "edge_kem.h"
 

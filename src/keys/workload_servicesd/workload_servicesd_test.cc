@@ -11,7 +11,7 @@
 #include "keys/workload_servicesd/bundle.h"
 #include "keys/workload_servicesd/key_keeper.h"
 #include "keys/workload_servicesd/request_desk.h"
-#include "keys/workload_servicesd/testing.h"
+#include "keys/workload_servicesd/testing/fake_key_service.h"
 
 namespace tie::wsd {
 namespace {
