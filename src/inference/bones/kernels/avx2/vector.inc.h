@@ -55,11 +55,20 @@ struct V {
   }
   static float scalar_sqrt(float f) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(f))); }
   static float scalar_fma(float a, float b, float c) { return _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(a), _mm_set_ss(b), _mm_set_ss(c))); }
-  static void store_i8(int8_t* p, V rounded) {
-    const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(rounded.a), _mm256_cvtps_epi32(rounded.b));
+  static __m128i code_bytes(V scaled) {
+    const __m256i words = _mm256_packs_epi32(_mm256_cvtps_epi32(scaled.a), _mm256_cvtps_epi32(scaled.b));
     const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
-    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+    return _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
+  }
+  // Nearest-even int8 codes of 32 scaled values, and the sums of their halves.
+  static void to_codes(V a, V b, uint32_t* codes, int32_t& low, int32_t& high) {
+    const __m128i x = code_bytes(a), y = code_bytes(b), flip = _mm_set1_epi8(static_cast<char>(0x80));
+    const __m128i sx = _mm_sad_epu8(_mm_xor_si128(x, flip), _mm_setzero_si128()), sy = _mm_sad_epu8(_mm_xor_si128(y, flip), _mm_setzero_si128());
+    const __m128i sums = _mm_add_epi32(_mm_unpacklo_epi64(sx, sy), _mm_unpackhi_epi64(sx, sy));
+    _mm_store_si128(reinterpret_cast<__m128i*>(codes), x);
+    _mm_store_si128(reinterpret_cast<__m128i*>(codes) + 1, y);
+    low = _mm_cvtsi128_si32(sums) - 16 * 128;
+    high = _mm_extract_epi32(sums, 2) - 16 * 128;
   }
   static __m256 half8(__m128i raw) { return _mm256_cvtph_ps(raw); }
   static __m256 brain8(__m128i raw) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16)); }

@@ -36,8 +36,16 @@ struct V {
   static float fold_max(V a) { return _mm512_reduce_max_ps(a.v); }
   static float scalar_sqrt(float f) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(f))); }
   static float scalar_fma(float a, float b, float c) { return _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(a), _mm_set_ss(b), _mm_set_ss(c))); }
-  static void store_i8(int8_t* p, V rounded) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(rounded.v)));
+  // Nearest-even int8 codes of 32 scaled values, and the sums of their halves.
+  static void to_codes(V a, V b, uint32_t* codes, int32_t& low, int32_t& high) {
+    const __m128i x = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v)), y = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(b.v));
+    const __m128i flip = _mm_set1_epi8(static_cast<char>(0x80));
+    const __m128i sx = _mm_sad_epu8(_mm_xor_si128(x, flip), _mm_setzero_si128()), sy = _mm_sad_epu8(_mm_xor_si128(y, flip), _mm_setzero_si128());
+    const __m128i sums = _mm_add_epi32(_mm_unpacklo_epi64(sx, sy), _mm_unpackhi_epi64(sx, sy));
+    _mm_store_si128(reinterpret_cast<__m128i*>(codes), x);
+    _mm_store_si128(reinterpret_cast<__m128i*>(codes) + 1, y);
+    low = _mm_cvtsi128_si32(sums) - 16 * 128;
+    high = _mm_extract_epi32(sums, 2) - 16 * 128;
   }
   template <bool Bf16>
   static V load_kv16(const std::byte* p) {

@@ -98,44 +98,71 @@ static inline V scaled_input(const QuantizeJob& job, uint32_t row, uint32_t at) 
   return y;
 }
 
-// Writes codes, scale and sums of one block of one row whose two vectors of values are a and b.
-static inline void write_block(Activations& out, size_t block, uint32_t r, V a, V b) {
-  const uint32_t R = out.rows_per_tile;
+// Where the parts of one block of one row go; plain pointers, so that storing bytes does not make the compiler reload them.
+struct BlockTarget {
+  int8_t* codes;
+  float *scale, *sum;
+  int32_t *neg128, *neg32;
+};
+
+// Writes codes, scale and sums of one block of one row whose two vectors of values are a and b. R: rows of the tile.
+static inline void write_block(const BlockTarget& to, uint32_t R, V a, V b) {
   const float amax = V::fold_max(V::max(V::abs(a), V::abs(b)));
   const bool usable = amax > 1e-30f;
   const V inverse = V::set(usable ? 127.0f / amax : 0.0f);
   const float scale = usable ? amax / 127.0f : 0.0f;
-  a = V::round(V::mul(a, inverse));
-  b = V::round(V::mul(b, inverse));
-  alignas(32) int8_t codes[kBlock];
-  V::store_i8(codes, a);
-  V::store_i8(codes + 16, b);
-  for (uint32_t g = 0; g < 8; ++g) __builtin_memcpy(out.codes + ((block * 8 + g) * R + r) * 4, codes + 4 * g, 4);
-  const auto low = static_cast<int32_t>(V::fold(a)), high = static_cast<int32_t>(V::fold(b));
-  out.scale[block * R + r] = scale;
-  out.sum[block * R + r] = scale * static_cast<float>(low + high);
-  out.neg128[block * R + r] = -128 * (low + high);
-  out.neg32[(block * 2) * R + r] = -32 * low;
-  out.neg32[(block * 2 + 1) * R + r] = -32 * high;
+  alignas(32) uint32_t codes[8];
+  int32_t low, high;
+  V::to_codes(V::mul(a, inverse), V::mul(b, inverse), codes, low, high);
+  for (uint32_t g = 0; g < 8; ++g) __builtin_memcpy(to.codes + size_t{g} * R * 4, codes + g, 4);
+  *to.scale = scale;
+  *to.sum = scale * static_cast<float>(low + high);
+  *to.neg128 = -128 * (low + high);
+  to.neg32[0] = -32 * low;
+  to.neg32[R] = -32 * high;
+}
+
+template <bool Scaled, bool Weighted, bool Floats>
+static void quantize_row(const QuantizeJob& job, uint32_t row, uint32_t r) {
+  const Activations& out = *job.out;
+  const uint32_t R = out.rows_per_tile, last = job.first_block + job.n_blocks;
+  const size_t start = size_t{job.tile} * out.blocks() + job.first_block;
+  BlockTarget to{out.codes + (start * 8 * R + r) * 4, out.scale + start * R + r, out.sum + start * R + r, out.neg128 + start * R + r, out.neg32 + start * 2 * R + r};
+  const float* x = job.x + row * job.x_stride + (job.first_block - job.x_first_block) * kBlock;
+  const float* weight = job.weight + (Weighted ? job.first_block * kBlock : 0);
+  float* plain = out.f32 + row * out.f32_stride + job.first_block * kBlock;
+  const V scale = V::set(Scaled ? job.row_scale[row] : 1.0f);
+  const bool codes = out.want_codes;
+  for (uint32_t b = job.first_block; b < last; ++b, x += kBlock, weight += Weighted ? kBlock : 0, plain += kBlock) {
+    V low = V::load(x), high = V::load(x + 16);
+    if constexpr (Scaled) low = V::mul(low, scale), high = V::mul(high, scale);
+    if constexpr (Weighted) low = V::mul(low, V::load(weight)), high = V::mul(high, V::load(weight + 16));
+    if constexpr (Floats) V::store(plain, low), V::store(plain + 16, high);
+    if (codes) write_block(to, R, low, high);
+    to.codes += size_t{R} * kBlock, to.scale += R, to.sum += R, to.neg128 += R, to.neg32 += 2 * R;
+  }
+}
+
+// Rows beyond the batch fill their tile with zeros.
+static void clear_row(const QuantizeJob& job, uint32_t r) {
+  const Activations& out = *job.out;
+  const uint32_t R = out.rows_per_tile;
+  for (size_t b = size_t{job.tile} * out.blocks() + job.first_block, n = 0; n < job.n_blocks; ++b, ++n) {
+    for (uint32_t g = 0; g < 8; ++g) __builtin_memset(out.codes + ((b * 8 + g) * R + r) * 4, 0, 4);
+    out.scale[b * R + r] = out.sum[b * R + r] = 0.0f;
+    out.neg128[b * R + r] = out.neg32[2 * b * R + r] = out.neg32[(2 * b + 1) * R + r] = 0;
+  }
 }
 
 static void quantize(const QuantizeJob& job) {
-  Activations& out = *job.out;
-  const uint32_t R = out.rows_per_tile;
-  for (uint32_t r = 0; r < R; ++r) {
-    const uint32_t row = job.tile * R + r;
-    for (uint32_t b = job.first_block; b < job.first_block + job.n_blocks; ++b) {
-      V low = V::set(0.0f), high = V::set(0.0f);
-      if (row < out.rows) {
-        low = scaled_input(job, row, b * kBlock);
-        high = scaled_input(job, row, b * kBlock + 16);
-        if (out.want_f32) {
-          V::store(out.f32 + row * out.f32_stride + b * kBlock, low);
-          V::store(out.f32 + row * out.f32_stride + b * kBlock + 16, high);
-        }
-      }
-      if (out.want_codes) write_block(out, size_t{job.tile} * out.blocks() + b, r, low, high);
-    }
+  using Fn = void (*)(const QuantizeJob&, uint32_t, uint32_t);
+  static constexpr Fn kKinds[8] = {quantize_row<false, false, false>, quantize_row<true, false, false>, quantize_row<false, true, false>, quantize_row<true, true, false>,
+                                   quantize_row<false, false, true>,  quantize_row<true, false, true>,  quantize_row<false, true, true>,  quantize_row<true, true, true>};
+  const Fn kind = kKinds[(job.row_scale ? 1 : 0) + (job.weight ? 2 : 0) + (job.out->want_f32 ? 4 : 0)];
+  for (uint32_t r = 0; r < job.out->rows_per_tile; ++r) {
+    const uint32_t row = job.tile * job.out->rows_per_tile + r;
+    if (row < job.out->rows) kind(job, row, r);
+    else if (job.out->want_codes) clear_row(job, r);
   }
 }
 
