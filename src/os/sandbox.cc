@@ -1,119 +1,45 @@
 #include "os/sandbox.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstring>
+#include <cstdlib>
 #include <map>
 #include <optional>
+
+#include "os/spawn_plan.h"
 
 namespace tie::os {
 namespace {
 
-constexpr int kFirstPassedFd = 3;
-constexpr size_t kMaxPassed = 16;
 // Descriptors that bubblewrap itself uses lie above those the program inherits.
 constexpr int kSeccompFd = 40;
 constexpr int kStatusFd = 41;
 
-// Everything the child needs, laid out before fork: between fork and exec only async-signal-safe calls are made.
-struct ExecPlan {
-  std::vector<std::string> words;
-  std::vector<std::string> environment;
-  ResourceLimits limits;
-  std::vector<std::pair<int, int>> descriptors;  // (from, to)
-  int standard_error = -1;
-};
-
-void set_limit(decltype(RLIMIT_AS) which, uint64_t value) {
-  if (value == 0) return;
-  rlimit limit{value, value};
-  ::setrlimit(which, &limit);
-}
-
-[[noreturn]] void child_fails(const char* what) {
-  std::array<char, 160> text;
-  int n = std::snprintf(text.data(), text.size(), "launcher: %s: errno %d\n", what, errno);
-  if (n > 0) (void)!::write(STDERR_FILENO, text.data(), static_cast<size_t>(n));
-  ::_exit(kSetupFailedExit);
-}
-
-void arrange_descriptors(const ExecPlan& plan) {
-  // First out of the way of every target, then into place.
-  constexpr int kHigh = 100;
-  std::array<int, kMaxPassed + 4> moved{};
-  for (size_t i = 0; i < plan.descriptors.size(); ++i) {
-    moved[i] = ::fcntl(plan.descriptors[i].first, F_DUPFD_CLOEXEC, kHigh);
-    if (moved[i] < 0) child_fails("moving a descriptor");
-  }
-  int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  int error = plan.standard_error >= 0 ? ::fcntl(plan.standard_error, F_DUPFD_CLOEXEC, kHigh) : null;
-  if (null < 0 || error < 0) child_fails("opening /dev/null");
-  ::dup2(null, 0);
-  ::dup2(null, 1);
-  ::dup2(error, 2);
-  for (int fd = kFirstPassedFd; fd < kHigh; ++fd) ::close(fd);
-  for (size_t i = 0; i < plan.descriptors.size(); ++i)
-    if (::dup2(moved[i], plan.descriptors[i].second) < 0) child_fails("placing a descriptor");
-}
-
-[[noreturn]] void run_child(const ExecPlan& plan, char* const* words, char* const* environment, pid_t parent) {
+[[noreturn]] void run_child(const SpawnPlan& plan, char* const* words, char* const* environment, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kSetupFailedExit);  // the parent died before the line above
   ::setsid();
-  sigset_t none;
-  sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  // Whoever started the launcher may ignore signals (Python ignores SIGXFSZ), and an ignored signal survives exec.
-  for (int s = 1; s < SIGRTMAX; ++s) ::signal(s, SIG_DFL);
+  reset_signals();
   ::umask(0077);
   arrange_descriptors(plan);
   ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-  rlimit no_core{0, 0};
-  ::setrlimit(RLIMIT_CORE, &no_core);
-#ifndef TIE_SANITIZED
-  set_limit(RLIMIT_AS, plan.limits.address_space_bytes);
-#endif
-  set_limit(RLIMIT_CPU, plan.limits.cpu_seconds);
-  set_limit(RLIMIT_NOFILE, plan.limits.open_files);
-  set_limit(RLIMIT_FSIZE, plan.limits.file_bytes);
+  apply_limits(plan.limits);
   ::execve(words[0], words, environment);
   child_fails("starting the program");
 }
 
-std::vector<char*> pointers(std::vector<std::string>& strings) {
-  std::vector<char*> out;
-  for (std::string& s : strings) out.push_back(s.data());
-  out.push_back(nullptr);
-  return out;
-}
-
-Result<pid_t> fork_and_exec(ExecPlan plan) {
+Result<pid_t> fork_and_exec(SpawnPlan plan) {
   std::vector<char*> words = pointers(plan.words), environment = pointers(plan.environment);
   pid_t parent = ::getpid();
   pid_t pid = ::fork();
   if (pid < 0) return fail_errno("starting a process", errno);
   if (pid == 0) run_child(plan, words.data(), environment.data(), parent);
   return pid;
-}
-
-Result<ExecPlan> plan_for(const SandboxProfile& profile, const SpawnDescriptors& descriptors) {
-  if (descriptors.passed.size() > kMaxPassed) return fail(Code::kInternal, "too many descriptors for a sandbox");
-  ExecPlan plan;
-  plan.limits = profile.limits;
-  plan.standard_error = descriptors.standard_error;
-  int target = kFirstPassedFd;
-  for (int fd : descriptors.passed) plan.descriptors.emplace_back(fd, target++);
-  return plan;
 }
 
 std::optional<std::string> find_program(const char* name) {
@@ -130,7 +56,7 @@ class BubblewrapLauncher final : public SandboxLauncher {
   const char* name() const override { return "bubblewrap"; }
 
   Result<SandboxedProcess> spawn(const SandboxProfile& profile, const SpawnDescriptors& descriptors) override {
-    TIE_TRY(ExecPlan plan, plan_for(profile, descriptors));
+    TIE_TRY(SpawnPlan plan, plan_for(profile, descriptors));
     TIE_TRY(Fd filter, filter_pipe(profile.syscalls));
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) return fail_errno("pipe", errno);
@@ -168,7 +94,7 @@ class UnprotectedLauncher final : public SandboxLauncher {
   const char* name() const override { return "none"; }
 
   Result<SandboxedProcess> spawn(const SandboxProfile& profile, const SpawnDescriptors& descriptors) override {
-    TIE_TRY(ExecPlan plan, plan_for(profile, descriptors));
+    TIE_TRY(SpawnPlan plan, plan_for(profile, descriptors));
     plan.words = {profile.program};
     plan.words.insert(plan.words.end(), profile.arguments.begin(), profile.arguments.end());
     for (const auto& [name, value] : profile.environment) plan.environment.push_back(name + "=" + value);

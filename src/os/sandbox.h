@@ -21,7 +21,8 @@ struct Bind {
   std::string path;     // on the host
   std::string at;       // inside; empty = same path
   bool writable = false;
-  bool device = false;  // device nodes work through it
+  bool device = false;      // device nodes work through it
+  bool executable = false;  // programs and libraries in it can be run (our own launcher forbids it elsewhere; bubblewrap cannot)
 };
 
 struct ResourceLimits {  // 0 = inherited
@@ -68,6 +69,9 @@ constexpr int kSetupFailedExit = 125;
 
 // kNotReady with the reason where namespaces or bubblewrap are missing.
 Result<std::unique_ptr<SandboxLauncher>> make_bubblewrap_launcher();
+// Our own: the same sandbox by a direct clone into the namespaces, without a second program; see direct_sandbox.cc. kNotReady where the
+// kernel lacks something it needs (mount_setattr: Linux 5.12).
+Result<std::unique_ptr<SandboxLauncher>> make_direct_launcher();
 // No protection at all: for `--insecure-no-sandbox` and the harness's control runs.
 std::unique_ptr<SandboxLauncher> make_unprotected_launcher();
 

@@ -9,12 +9,14 @@ import sys
 
 import pytest
 
+import sandbox_node
 from sandbox_node import MODEL, ask, connect, receive_frame, send_frame
 
 VICTIMS = {"cb_jobhelper": "attacker", "tie-cloud-app": "attacker", "afm-runtime": "attacker", "cloudboardd": "attacker"}
 PER_REQUEST = ["cb_jobhelper", "tie-cloud-app"]
 DAEMONS = ["afm-runtime", "cloudboardd"]
-SHM_KEY = 0x71E0001
+SHM_KEY = 0x71E00000 + os.getpid() % 65536
+NEEDS_ANOTHER = {"read_memory_file", "read_environment_of", "read_memory_call", "trace", "signal_another", "steal_descriptor"}
 
 
 class Field:
@@ -32,16 +34,12 @@ class Field:
         self.abstract.listen()
         self.secret = place / "secret-of-the-host"
         self.secret.write_text("secret")
-        self.libc = ctypes.CDLL(None, use_errno=True)
-        self.shm = self.libc.shmget(SHM_KEY, 4096, 0o1600)
 
     def close(self):
         self.bystander.kill()
         self.bystander.wait()
         for s in (self.tcp, self.udp, self.abstract):
             s.close()
-        if self.shm >= 0:
-            self.libc.shmctl(self.shm, 0, None)
 
     def attacker(self, victim):
         path = {"cb_jobhelper": self.node.socket("cb_jobhelper"), "tie-cloud-app": self.node.socket("tie_cloud_app"),
@@ -68,7 +66,10 @@ class Field:
         }.get(attack, "")
 
     def run(self, victim, attack, serve):
-        """The attacker's answer. A fresh attacker each time, with another one of its kind alive beside it."""
+        """The attacker's answer. A fresh attacker each time, with another process of the same kind alive beside it where it needs one."""
+        if attack not in NEEDS_ANOTHER:
+            self.other_address = "0"
+            return self.attack(victim, attack, serve, 0)
         before = set(self.node.pid_of("tie-cloud-app"))
         with self.attacker("tie-cloud-app") as other:
             self.other_address = ask(other, "whoami").split()[1]
@@ -83,21 +84,46 @@ class Field:
             return ask(sock, f"{name} {self.words(attack, victim, other_pid)}")
 
 
-@pytest.fixture(scope="module")
-def fields(tmp_path_factory):
-    import sandbox_node
+def make_field(tmp_path_factory, kind, extra):
     if not (sandbox_node.HELPERS / "attacker").exists():
         pytest.skip(f"the helpers are not built in {sandbox_node.BUILD}")
-    made = {}
-    for kind, extra in (("protected", []), ("control", ["--insecure-no-sandbox"])):
-        place = tmp_path_factory.mktemp(kind)
-        node = sandbox_node.SandboxNode(place, victims=VICTIMS, extra=extra + ["--listen", "127.0.0.1:0"])
-        node.up()
-        made[kind] = Field(node, place)
-    yield made
-    for field in made.values():
-        field.close()
-        field.node.clean()
+    place = tmp_path_factory.mktemp(kind)
+    node = sandbox_node.SandboxNode(place, victims=VICTIMS, extra=extra + ["--listen", "127.0.0.1:0"])
+    node.up()
+    return Field(node, place)
+
+
+# The same attacks under both launchers: what one stops, the other must stop.
+@pytest.fixture(scope="module", params=["bubblewrap", "direct"])
+def protected(request, tmp_path_factory):
+    field = make_field(tmp_path_factory, request.param, ["--sandbox", request.param])
+    yield field
+    field.close()
+    field.node.clean()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_memory_segment_of_the_host():
+    libc = ctypes.CDLL(None, use_errno=True)
+    segment = libc.shmget(SHM_KEY, 4096, 0o1600)  # IPC_CREAT
+    yield
+    libc.shmctl(segment, 0, None)  # IPC_RMID
+
+
+@pytest.fixture(scope="module")
+def control(tmp_path_factory):
+    field = make_field(tmp_path_factory, "control", ["--insecure-no-sandbox"])
+    yield field
+    field.close()
+    field.node.clean()
+
+
+@pytest.fixture(scope="module")
+def daemon_field(tmp_path_factory):
+    field = make_field(tmp_path_factory, "daemons", [])
+    yield field
+    field.close()
+    field.node.clean()
 
 
 ALWAYS = ["list_processes", "read_memory_file", "read_environment_of", "read_memory_call", "trace", "signal_another", "steal_descriptor", "read_file",
@@ -117,8 +143,8 @@ CASES += [("cloudboardd", a) for a in ALWAYS + ["read_weights"]]
 
 
 @pytest.mark.parametrize("victim, attack", CASES)
-def test_attack_is_stopped(fields, victim, attack):
-    answer = fields["protected"].run(victim, attack, serve=True)
+def test_attack_is_stopped(protected, victim, attack):
+    answer = protected.run(victim, attack, serve=True)
     assert answer == "stopped"
 
 
@@ -128,24 +154,25 @@ WIDER |= {(victim, attack): ("protected", "cloudboardd") for victim in PER_REQUE
 
 
 @pytest.mark.parametrize("victim, attack", CASES)
-def test_control_without_protection_the_attack_succeeds(fields, victim, attack):
+def test_control_without_protection_the_attack_succeeds(control, request, victim, attack):
     kind, victim = WIDER.get((victim, attack), ("control", victim))
+    field = control if kind == "control" else request.getfixturevalue("daemon_field")
     if attack in NEEDS_ROOT_TO_SUCCEED and os.geteuid() != 0:
         pytest.skip("only root could do this without a sandbox")
-    answer = fields[kind].run(victim, attack, serve=False)
+    answer = field.run(victim, attack, serve=False)
     assert answer.startswith("SUCCEEDED"), answer
 
 
 # Before the serving mode a process has parsed nothing hostile, but the sandbox alone must hold already.
 @pytest.mark.parametrize("victim", PER_REQUEST)
 @pytest.mark.parametrize("attack", [a for a in ALWAYS + ["read_weights", "connect_abstract", "connect_tcp", "send_udp", "fork_itself", "start_program", "huge_allocation", "many_descriptors"]])
-def test_the_sandbox_alone_stops_it_before_serving_mode(fields, victim, attack):
-    assert fields["protected"].run(victim, attack, serve=False) == "stopped"
+def test_the_sandbox_alone_stops_it_before_serving_mode(protected, victim, attack):
+    assert protected.run(victim, attack, serve=False) == "stopped"
 
 
 @pytest.mark.parametrize("victim", ["cb_jobhelper", "tie-cloud-app"])
-def test_no_descriptor_but_its_own_is_inherited(fields, victim):
-    with fields["protected"].attacker(victim) as sock:
+def test_no_descriptor_but_its_own_is_inherited(protected, victim):
+    with protected.attacker(victim) as sock:
         words = ask(sock, "whoami").split()
         assert words[0] == "1" and words[3] != "0"
         # 0 to 2, its connection, and the edges that it opened itself.
@@ -161,8 +188,8 @@ def memfd(seals):
 
 
 @pytest.mark.parametrize("attack, seals", [("truncate_shared", 0x1 | 0x2 | 0x4), ("map_shared_writable", 0x1 | 0x2 | 0x4 | 0x10)])
-def test_shared_memory_that_is_sealed_cannot_be_cut_or_written(fields, attack, seals):
-    with fields["protected"].attacker("tie-cloud-app") as sock:
+def test_shared_memory_that_is_sealed_cannot_be_cut_or_written(protected, attack, seals):
+    with protected.attacker("tie-cloud-app") as sock:
         sealed, open_one = memfd(seals), memfd(0)
         assert ask(sock, "serve") == "ok"
         assert ask(sock, attack, [sealed]) == "stopped"
@@ -171,19 +198,17 @@ def test_shared_memory_that_is_sealed_cannot_be_cut_or_written(fields, attack, s
         os.close(open_one)
 
 
-def test_a_request_cannot_reach_the_pair_of_another(fields):
+def test_a_request_cannot_reach_the_pair_of_another(protected):
     """Two live pairs: neither sees the other's processes, and both are number 1 of their own world."""
-    field = fields["protected"]
-    with field.attacker("cb_jobhelper") as one, field.attacker("cb_jobhelper") as two:
+    with protected.attacker("cb_jobhelper") as one, protected.attacker("cb_jobhelper") as two:
         assert ask(one, "whoami").split()[0] == ask(two, "whoami").split()[0] == "1"
         for sock in (one, two):
             assert ask(sock, "list_processes") == "stopped"
             assert ask(sock, "signal_another 2") == "stopped"
 
 
-def test_an_attacker_that_dies_takes_nothing_with_it(fields):
-    field = fields["protected"]
-    with field.attacker("cb_jobhelper") as one, field.attacker("cb_jobhelper") as two:
+def test_an_attacker_that_dies_takes_nothing_with_it(protected):
+    with protected.attacker("cb_jobhelper") as one, protected.attacker("cb_jobhelper") as two:
         ask(one, "whoami")
         ask(two, "whoami")
         send_frame(one, b"x" * 70000)  # over its limit: it ends

@@ -58,14 +58,19 @@ Finding user_namespaces() {
           "in a container, start it with a seccomp profile that allows unshare"};
 }
 
+// Either launcher is enough; what neither can do blocks.
 Finding sandbox() {
-  const char* meaning = "no process of the node can be confined; `tie up` refuses without --insecure-no-sandbox";
-  auto launcher = os::make_bubblewrap_launcher();
-  if (!launcher) return {"bubblewrap", Verdict::kBlocking, launcher.error().message, meaning, "apt install bubblewrap"};
-  auto tried = try_sandbox(**launcher);
-  if (tried) return ok("bubblewrap", "a trial program ran confined, under the system call filter");
-  return {"bubblewrap", Verdict::kBlocking, "installed, but " + tried.error().message, meaning,
-          "see `user namespaces` above; in a container it must be allowed to mount"};
+  std::string works, fails;
+  for (auto* make : {&os::make_direct_launcher, &os::make_bubblewrap_launcher}) {
+    const char* name = make == &os::make_direct_launcher ? "own launcher" : "bubblewrap";
+    auto launcher = make();
+    Result<void> tried = launcher ? try_sandbox(**launcher) : std::unexpected(launcher.error());
+    std::string& list = tried ? works : fails;
+    list += (list.empty() ? "" : "; ") + std::string(name) + (tried ? "" : ": " + tried.error().message);
+  }
+  if (!works.empty()) return ok("sandbox", "a trial program ran confined, under the system call filter, by: " + works + (fails.empty() ? "" : " (not by " + fails + ")"));
+  return {"sandbox", Verdict::kBlocking, fails, "no process of the node can be confined; `tie up` refuses without --insecure-no-sandbox",
+          "apt install bubblewrap; see `user namespaces`; in a container it must be allowed to mount"};
 }
 
 Finding seccomp() {

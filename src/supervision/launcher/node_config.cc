@@ -57,6 +57,7 @@ std::map<std::string, Setter> keys_of(NodeConfig& config) {
           {"models", names(config.models)},
           {"run_dir", text(config.run_dir)},
           {"proxy", text(config.proxy)},
+          {"sandbox", text(config.sandbox)},
           {"prewarmed_pairs", number(config.prewarmed_pairs)},
           {"max_requests", number(config.max_requests)},
           {"max_instances", number(config.max_instances)},
@@ -100,6 +101,8 @@ Result<void> read_node_config(const std::string& path, NodeConfig& config) {
 
 Result<void> check_node_config(const NodeConfig& config) {
   if (!is_listen_address(config.listen)) return fail(Code::kBadRequest, "listen must be ADDRESS:PORT, not '" + config.listen + "'");
+  if (config.sandbox != "auto" && config.sandbox != "bubblewrap" && config.sandbox != "direct")
+    return fail(Code::kBadRequest, "sandbox is auto, direct or bubblewrap, not '" + config.sandbox + "'");
   if (config.proxy != "none" && !is_listen_address(config.proxy)) return fail(Code::kBadRequest, "proxy must be ADDRESS:PORT or none, not '" + config.proxy + "'");
   if (config.prewarmed_pairs > kMaxPrewarmedPairs) return fail(Code::kBadRequest, fmt::format("prewarmed_pairs is at most {}", kMaxPrewarmedPairs));
   if (config.max_instances == 0 || config.max_instances > kMaxInstances) return fail(Code::kBadRequest, fmt::format("max_instances is between 1 and {}", kMaxInstances));

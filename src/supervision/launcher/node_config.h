@@ -22,6 +22,7 @@ struct NodeConfig {
   uint32_t threads = 0;                   // of the runtime; 0: one per CPU
   uint32_t startup_timeout_s = 60;        // until the node is ready
   uint32_t drain_timeout_s = 20;          // for requests in flight when the node stops
+  std::string sandbox = "auto";           // "direct" (the node's own launcher), "bubblewrap", or the first of these that works here
   bool insecure_no_sandbox = false;       // shown everywhere it matters
   bool raw_logs = false;                  // write every line of every process to the log, also those that may hold a user's text
 };

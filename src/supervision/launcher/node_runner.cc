@@ -28,6 +28,7 @@ void add_flags(CLI::App& app, LauncherFlags& flags) {
   app.add_option("--threads", c.threads, "threads of the runtime (0: one per CPU)");
   app.add_option("--startup-timeout", c.startup_timeout_s, "seconds until the node must be ready");
   app.add_option("--drain-timeout", c.drain_timeout_s, "seconds for requests in flight when stopping");
+  app.add_option("--sandbox", c.sandbox, "who confines the processes: auto, direct or bubblewrap");
   app.add_flag("--insecure-no-sandbox", c.insecure_no_sandbox, "run without any isolation, where user namespaces are missing; shown everywhere");
   app.add_flag("--raw-logs", c.raw_logs, "keep every line of every process, also such as may hold a user's text");
   app.add_option("--status-fd", flags.status_fd, "write progress lines to this descriptor");
@@ -53,12 +54,19 @@ void say(int fd, const std::string& line) {
   (void)!::write(fd, text.data(), text.size());
 }
 
+// The first one that can confine a trial program on this machine.
 Result<std::unique_ptr<os::SandboxLauncher>> choose_sandbox(const NodeConfig& config) {
   if (config.insecure_no_sandbox) return os::make_unprotected_launcher();
-  auto made = os::make_bubblewrap_launcher();
-  Result<void> usable = made ? try_sandbox(**made) : std::unexpected(made.error());
-  if (usable) return made;
-  return fail(usable.error().code, usable.error().message + ". `tie doctor` explains; --insecure-no-sandbox runs the node without isolation");
+  std::string reasons;
+  for (auto* make : {&os::make_direct_launcher, &os::make_bubblewrap_launcher}) {
+    const char* name = make == &os::make_direct_launcher ? "direct" : "bubblewrap";
+    if (config.sandbox != "auto" && config.sandbox != name) continue;
+    auto made = make();
+    Result<void> usable = made ? try_sandbox(**made) : std::unexpected(made.error());
+    if (usable) return made;
+    reasons += usable.error().message + ". ";
+  }
+  return fail(Code::kNotReady, reasons + "`tie doctor` explains; --insecure-no-sandbox runs the node without isolation");
 }
 
 // The user's own policy, else the one that came with the build; never one that the node wrote.

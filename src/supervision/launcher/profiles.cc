@@ -115,7 +115,7 @@ class Planner {
   Result<void> container_programs(Unit& unit) {
     for (const char* name : {"afm-runtime", "tie-status-probe"}) {
       TIE_TRY(StagedProgram program, stage_.program(name));
-      unit.profile.binds.push_back({.path = program.path});
+      unit.profile.binds.push_back({.path = program.path, .executable = true});
       unit.log_formats.insert(unit.log_formats.end(), program.log_formats.begin(), program.log_formats.end());
       // The loader looks for each program's libraries in the same place, so the three share one folder.
       if (!program.binds.empty()) TIE_CHECK_OK(stage_.merge_libraries(name, "afm-runtime-init"));
@@ -149,6 +149,7 @@ class Planner {
       add({"proxy", "--listen", config_.proxy, "--node", config_.listen});
       if (!place_.policy.empty()) add({"--policy", place_.policy});
     }
+    if (name == "tie-controllerd") add({"--max-requests", std::to_string(config_.max_requests)});
     if (name == "tie-controllerd")
       for (const std::string& m : place_.models) add({"--probe", m + "=" + model_socket_path(place_.run, "probe", m)});
     if (row.life == Life::kPerModel) {

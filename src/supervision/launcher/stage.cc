@@ -67,11 +67,11 @@ Result<StagedProgram> Stage::program(const std::string& name) {
   TIE_CHECK_OK(stage_library(needed.loader, folder));
   for (const std::string& library : needed.libraries) TIE_CHECK_OK(stage_library(library, folder));
   // One folder serves as the loader's place and as its default search path, which is where libc was found.
-  out.binds.push_back({folder, fs::path(needed.loader).parent_path()});
+  out.binds.push_back({.path = folder, .at = fs::path(needed.loader).parent_path(), .executable = true});
   std::string search = "/lib/x86_64-linux-gnu";
   for (const std::string& library : needed.libraries)
     if (fs::path(library).filename().string().starts_with("libc.so")) search = fs::path(library).parent_path();
-  if (search != out.binds[0].at) out.binds.push_back({folder, search});
+  if (search != out.binds[0].at) out.binds.push_back({.path = folder, .at = search, .executable = true});
   return out;
 }
 

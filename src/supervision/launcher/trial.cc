@@ -32,8 +32,8 @@ Result<void> try_sandbox(os::SandboxLauncher& launcher) {
   profile.name = "trial";
   profile.program = "/bin/true";
   TIE_TRY(os::ProgramLibraries needed, os::program_libraries(profile.program));
-  if (!needed.loader.empty()) profile.binds.push_back({needed.loader});
-  for (const std::string& library : needed.libraries) profile.binds.push_back({library});
+  if (!needed.loader.empty()) profile.binds.push_back({.path = needed.loader, .executable = true});
+  for (const std::string& library : needed.libraries) profile.binds.push_back({.path = library, .executable = true});
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return fail_errno("pipe", errno);
   os::Fd reader(ends[0]), writer(ends[1]);

@@ -1,0 +1,74 @@
+#include "os/sandbox.h"
+
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "os/program_files.h"
+
+namespace tie::os {
+namespace {
+
+bool has_sequence(const std::vector<std::string>& words, std::initializer_list<std::string> wanted) {
+  return std::search(words.begin(), words.end(), wanted.begin(), wanted.end()) != words.end();
+}
+
+SandboxProfile sample() {
+  SandboxProfile profile;
+  profile.program = "/x/program";
+  profile.arguments = {"--flag", "value"};
+  profile.environment = {{"LANG", "C.UTF-8"}};
+  profile.binds = {{.path = "/host/socket"}, {.path = "/host/state", .writable = true}, {.path = "/host/lib", .at = "/lib"}};
+  return profile;
+}
+
+TEST(BubblewrapCommand, UnsharesEverythingAndBindsOnlyWhatIsNamed) {
+  auto words = bubblewrap_command("/usr/bin/bwrap", sample(), 40, 41);
+  for (const char* flag : {"--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--as-pid-1", "--clearenv"})
+    EXPECT_NE(std::find(words.begin(), words.end(), flag), words.end()) << flag;
+  EXPECT_TRUE(has_sequence(words, {"--cap-drop", "ALL"}));
+  EXPECT_TRUE(has_sequence(words, {"--ro-bind", "/host/socket", "/host/socket"}));
+  EXPECT_TRUE(has_sequence(words, {"--bind", "/host/state", "/host/state"}));
+  EXPECT_TRUE(has_sequence(words, {"--ro-bind", "/host/lib", "/lib"}));
+  EXPECT_TRUE(has_sequence(words, {"--remount-ro", "/"}));
+  EXPECT_TRUE(has_sequence(words, {"--seccomp", "40"}));
+  EXPECT_TRUE(has_sequence(words, {"--", "/x/program", "--flag", "value"}));
+  EXPECT_EQ(std::count_if(words.begin(), words.end(), [](const std::string& w) { return w.ends_with("bind"); }), 4);
+  EXPECT_EQ(std::find(words.begin(), words.end(), "--proc"), words.end());
+}
+
+TEST(BubblewrapCommand, TheHostNetworkIsKeptOnlyWhenAskedFor) {
+  SandboxProfile profile = sample();
+  profile.host_network = true;
+  auto words = bubblewrap_command("/usr/bin/bwrap", profile, -1, -1);
+  EXPECT_EQ(std::find(words.begin(), words.end(), "--unshare-net"), words.end());
+}
+
+TEST(SeccompProgram, EveryPolicyFitsAndOnlyNoneIsEmpty) {
+  for (SyscallPolicy policy : {SyscallPolicy::kPerRequest, SyscallPolicy::kDaemon, SyscallPolicy::kNetworkDaemon, SyscallPolicy::kContainer}) {
+    auto program = seccomp_program(policy);
+    ASSERT_TRUE(program) << program.error().message;
+    EXPECT_GT(program->size(), 50 * sizeof(sock_filter));
+    EXPECT_LT(program->size(), BPF_MAXINSNS * sizeof(sock_filter));
+    EXPECT_EQ(program->size() % sizeof(sock_filter), 0u);
+  }
+  EXPECT_TRUE(seccomp_program(SyscallPolicy::kNone)->empty());
+}
+
+TEST(ProgramFiles, ListsLoaderAndLibrariesOfADynamicProgram) {
+  auto needed = program_libraries(std::filesystem::read_symlink("/proc/self/exe"));
+  ASSERT_TRUE(needed) << needed.error().message;
+  EXPECT_NE(needed->loader.find("ld-linux"), std::string::npos);
+  EXPECT_TRUE(std::any_of(needed->libraries.begin(), needed->libraries.end(), [](const std::string& l) { return l.find("libc.so.6") != std::string::npos; }));
+}
+
+TEST(ProgramFiles, RefusesWhatIsNoProgram) {
+  EXPECT_EQ(program_libraries("/etc/hostname").error().code, Code::kCorrupt);
+  EXPECT_EQ(program_libraries("/nonexistent").error().code, Code::kNotFound);
+  EXPECT_EQ(program_log_formats("/etc/passwd").error().code, Code::kCorrupt);
+}
+
+}  // namespace
+}  // namespace tie::os
