@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "controller.grpc.pb.h"
+#include "supervision/launcher/run_directory.h"
 #include "supervision/rpc/unix_grpc.h"
 
 namespace tie::cli {
@@ -18,13 +19,10 @@ constexpr int64_t kConnectMs = 2'000;
 constexpr int64_t kStatusMs = 5'000;
 constexpr int64_t kLongestCallMs = 2 * 3'600'000;
 
+// Where this machine's node has it; the launcher decides.
 std::string default_socket() {
-  if (const char* folder = ::getenv("TIE_RUN")) return std::string(folder) + "/controller.sock";
-  if (const char* folder = ::getenv("XDG_RUNTIME_DIR")) {
-    std::string path = std::string(folder) + "/tie/controller.sock";
-    if (::access(path.c_str(), F_OK) == 0) return path;
-  }
-  return "/run/tie/controller.sock";
+  auto run = launcher::choose_run_directory("");
+  return launcher::socket_path(run ? *run : "/run/tie", "controller");
 }
 
 std::string duration(uint64_t ms) {
@@ -104,7 +102,7 @@ void add_node_commands(CLI::App& app, int& exit_code) {
   CLI::App* node = app.add_subcommand("node", "look at and operate this node");
   node->require_subcommand(1);
   node->fallthrough();
-  node->add_option("--socket", settings->socket, "the controller's socket (default: $TIE_RUN, $XDG_RUNTIME_DIR/tie or /run/tie)");
+  node->add_option("--socket", settings->socket, "the controller's socket (default: the one in this machine's run directory, $TIE_RUN)");
 
   CLI::App* status = node->add_subcommand("status", "the state of the node and its parts");
   status->add_flag("--watch", settings->watch, "follow every change");

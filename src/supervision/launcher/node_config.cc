@@ -114,9 +114,9 @@ Result<void> check_node_config(const NodeConfig& config) {
 }
 
 std::string default_assets_folder() {
+  if (const char* set = std::getenv("TIE_ASSETS"); set != nullptr && set[0] == '/') return set;
   std::error_code ignored;
   if (fs::is_directory("/var/lib/tie/assets", ignored)) return "/var/lib/tie/assets";
-  if (const char* data = std::getenv("XDG_DATA_HOME"); data != nullptr && data[0] == '/') return std::string(data) + "/tie/assets";
   const char* home = std::getenv("HOME");
   return std::string(home != nullptr ? home : "/root") + "/.local/share/tie/assets";
 }

@@ -36,7 +36,7 @@ Result<void> read_node_config(const std::string& path, NodeConfig& config);
 // The whole configuration as it will be used; kBadRequest with the first thing that cannot be.
 Result<void> check_node_config(const NodeConfig& config);
 
-// /var/lib/tie/assets where it exists, else $XDG_DATA_HOME/tie/assets, else ~/.local/share/tie/assets.
+// $TIE_ASSETS, else /var/lib/tie/assets where it exists, else ~/.local/share/tie/assets.
 std::string default_assets_folder();
 // The names of models in the assets that are complete enough to serve, sorted. kNotFound with how to add one when there is none.
 Result<std::vector<std::string>> served_models(const NodeConfig& config);

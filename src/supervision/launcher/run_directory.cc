@@ -68,7 +68,9 @@ bool is_in_memory(const std::string& path) {
   return st.f_type == TMPFS_MAGIC || static_cast<unsigned long>(st.f_type) == RAMFS_MAGIC;
 }
 
-Result<std::string> choose_run_directory(const std::string& wanted) {
+Result<std::string> choose_run_directory(const std::string& given) {
+  const char* set = std::getenv("TIE_RUN");
+  std::string wanted = given.empty() && set != nullptr ? set : given;
   if (!wanted.empty()) {
     if (wanted[0] != '/') return fail(Code::kBadRequest, "the run directory needs an absolute path, not '" + wanted + "'");
     return wanted;

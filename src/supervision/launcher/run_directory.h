@@ -16,8 +16,8 @@
 
 namespace tie::launcher {
 
-// `wanted` if not empty; else $XDG_RUNTIME_DIR/tie if that is in memory; else /run/tie for root if in memory; else /dev/shm/tie-UID.
-Result<std::string> choose_run_directory(const std::string& wanted);
+// `given` if not empty; else $TIE_RUN; else $XDG_RUNTIME_DIR/tie if that is in memory; else /run/tie for root if in memory; else /dev/shm/tie-UID.
+Result<std::string> choose_run_directory(const std::string& given);
 // Whether the folder (or its nearest existing parent) lies on tmpfs or ramfs.
 bool is_in_memory(const std::string& path);
 
