@@ -1,0 +1,180 @@
+#include "cache/store/store.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <thread>
+
+#include "cache/store/store_server.h"
+#include "crypto/sha256.h"
+#include "os/framed_message.h"
+#include "os/process.h"
+#include "store.pb.h"
+
+namespace tie::cache {
+namespace {
+
+EntryId id(uint32_t number) {
+  EntryId out{};
+  for (int i = 0; i < 4; ++i) out[i] = static_cast<uint8_t>(number >> (8 * i));
+  return out;
+}
+
+os::Fd memory(size_t bytes, int fill = 1, os::Seals seals = os::kSealAll) {
+  os::Fd fd = *os::create_memfd("entry", bytes);
+  {
+    os::Mapping mapping = *os::Mapping::read_write(fd.get());
+    std::memset(mapping.writable().data(), fill, bytes);
+  }
+  EXPECT_TRUE(os::add_seals(fd.get(), seals));
+  return fd;
+}
+
+Result<void> put(Store& store, const Principal& who, uint32_t number, size_t bytes, int64_t now = 0, uint32_t ttl = 1000) {
+  return store.put(who, id(number), memory(bytes), bytes, ttl, now);
+}
+
+const Principal kAlice(32, 'a'), kBob(32, 'b');
+
+TEST(Store, GivesBackWhatWasPutUntilItExpires) {
+  Store store({});
+  ASSERT_TRUE(put(store, kAlice, 1, 5000, 0, 1000));
+  ASSERT_TRUE(put(store, kAlice, 2, kInlineBytes + 1, 0, 2000));
+  EXPECT_EQ(store.get(id(1), 999)->bytes.size(), 5000u);
+  EXPECT_GE(store.get(id(2), 999)->fd, 0);
+  EXPECT_EQ(store.get(id(1), 1000).error().code, Code::kNotFound);
+  store.expire(5000);
+  EXPECT_EQ(store.counters().entries, 0u);
+  EXPECT_EQ(store.counters().used_bytes, 0u);
+}
+
+TEST(Store, AnEntryIsWrittenOnceAndOnlyFromSealedMemoryOfTheStatedSize) {
+  Store store({});
+  ASSERT_TRUE(put(store, kAlice, 1, 100));
+  EXPECT_EQ(put(store, kBob, 1, 100).error().code, Code::kAlreadyExists);
+  EXPECT_EQ(store.put(kAlice, id(2), memory(100, 1, os::kSealSize), 100, 0, 0).error().code, Code::kPermissionDenied);
+  EXPECT_EQ(store.put(kAlice, id(3), memory(100), 99, 0, 0).error().code, Code::kOutOfRange);
+}
+
+TEST(Store, APrincipalThatWritesWithoutEndPushesOutItsOwnEntries) {
+  Store store({.capacity_bytes = 100'000});
+  for (uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(put(store, kBob, 1000 + i, 5000));
+  for (uint32_t i = 0; i < 200; ++i) ASSERT_TRUE(put(store, kAlice, i, 5000));
+  for (uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(store.get(id(1000 + i), 0)) << i;
+  EXPECT_FALSE(store.get(id(0), 0));
+  EXPECT_TRUE(store.get(id(199), 0));
+  EXPECT_LE(store.counters().used_bytes, 100'000u);
+}
+
+TEST(Store, KeepsItsEntryLimitAndRefusesWhatNeverFits) {
+  Store store({.capacity_bytes = 10'000, .max_entries = 3});
+  for (uint32_t i = 0; i < 5; ++i) ASSERT_TRUE(put(store, kAlice, i, 10));
+  EXPECT_EQ(store.counters().entries, 3u);
+  EXPECT_FALSE(store.get(id(1), 0));
+  EXPECT_EQ(put(store, kAlice, 9, 10'001).error().code, Code::kTooLarge);
+  EXPECT_EQ(store.counters().entries, 3u);
+}
+
+TEST(Store, CompareAndSwapLetsOneOfTwoBranchesWin) {
+  Store store({});
+  Bytes first = to_bytes("first"), second = to_bytes("second"), third = to_bytes("third");
+  ASSERT_TRUE(store.compare_and_swap(kAlice, id(1), {}, first, 0, 0));
+  EXPECT_EQ(store.compare_and_swap(kAlice, id(1), {}, second, 0, 0).error().code, Code::kAlreadyExists);
+  auto digest = crypto::sha256(first);
+  ASSERT_TRUE(store.compare_and_swap(kAlice, id(1), digest, second, 0, 0));
+  EXPECT_EQ(store.compare_and_swap(kAlice, id(1), digest, third, 0, 0).error().code, Code::kAlreadyExists);
+  EXPECT_EQ(to_string(store.get(id(1), 0)->bytes), "second");
+}
+
+// A daemon's loop in a thread, and a client.
+class StoreServer : public testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = testing::TempDir() + "store-" + std::to_string(getpid()) + ".sock";
+    listener_ = *os::listen_unix(path_);
+    auto pair = *os::socket_pair();
+    stop_read_ = std::move(pair.first);
+    stop_write_ = std::move(pair.second);
+    thread_ = std::thread([this] { ASSERT_TRUE(serve_store(store_, listener_.get(), stop_read_.get())); });
+  }
+  void TearDown() override {
+    stop_write_.close();
+    thread_.join();
+  }
+  os::Fd connect() { return *os::connect_unix(path_, Deadline::in_ms(1000)); }
+  static v1::StoreReply ask(os::Fd& socket, const v1::StoreRequest& request, std::vector<os::Fd>* got = nullptr, int fd = -1) {
+    EXPECT_TRUE(os::send_message(socket.get(), request, Deadline::in_ms(1000), fd >= 0 ? std::span<const int>(&fd, 1) : std::span<const int>()));
+    auto reply = os::receive_message<v1::StoreReply>(socket.get(), 2 << 20, Deadline::in_ms(1000), 1);
+    EXPECT_TRUE(reply) << (reply ? "" : reply.error().message);
+    if (!reply) return {};
+    if (got != nullptr) *got = std::move(reply->fds);
+    return reply->message;
+  }
+  static v1::StoreRequest bind(const Principal& principal) {
+    v1::StoreRequest request;
+    request.mutable_bind()->set_principal(principal);
+    return request;
+  }
+  static v1::StoreRequest put_request(uint32_t number, uint64_t bytes) {
+    v1::StoreRequest request;
+    request.mutable_put()->set_entry_id(id(number).data(), 32);
+    request.mutable_put()->set_bytes(bytes);
+    return request;
+  }
+  static v1::StoreRequest get_request(uint32_t number) {
+    v1::StoreRequest request;
+    request.mutable_get()->set_entry_id(id(number).data(), 32);
+    return request;
+  }
+
+  Store store_{{.max_anonymous_bytes_per_connection = 1'000'000}};
+  std::string path_;
+  os::Fd listener_, stop_read_, stop_write_;
+  std::thread thread_;
+};
+
+TEST_F(StoreServer, CarriesBulkByDescriptorAndSmallEntriesInline) {
+  os::Fd socket = connect();
+  EXPECT_FALSE(ask(socket, bind(kAlice)).has_error());
+  os::Fd big = memory(500'000, 9), small = memory(600, 8);
+  EXPECT_FALSE(ask(socket, put_request(1, 500'000), nullptr, big.get()).has_error());
+  EXPECT_FALSE(ask(socket, put_request(2, 600), nullptr, small.get()).has_error());
+  os::Fd other = connect();
+  ask(other, bind(kBob));
+  std::vector<os::Fd> fds;
+  EXPECT_EQ(ask(other, get_request(1), &fds).bytes(), 500'000u);
+  ASSERT_EQ(fds.size(), 1u);
+  EXPECT_TRUE(os::require_seals(fds[0].get(), os::kSealAll));
+  EXPECT_EQ(ask(other, get_request(2)).value(), std::string(600, 8));
+  EXPECT_EQ(ask(other, get_request(3)).error().code(), v1::NOT_FOUND);
+}
+
+TEST_F(StoreServer, ThePrincipalComesFirstAndOnce) {
+  os::Fd socket = connect();
+  EXPECT_EQ(ask(socket, get_request(1)).error().code(), v1::FAILED_PRECONDITION);
+  EXPECT_EQ(ask(socket, bind("short")).error().code(), v1::BAD_REQUEST);
+  EXPECT_FALSE(ask(socket, bind(kAlice)).has_error());
+  EXPECT_EQ(ask(socket, bind(kBob)).error().code(), v1::FAILED_PRECONDITION);
+}
+
+TEST_F(StoreServer, AnAnonymousRequestHasACap) {
+  os::Fd socket = connect();
+  ask(socket, bind(""));
+  os::Fd big = memory(600'000);
+  EXPECT_FALSE(ask(socket, put_request(1, 600'000), nullptr, big.get()).has_error());
+  EXPECT_EQ(ask(socket, put_request(2, 600'000), nullptr, big.get()).error().code(), v1::TOO_LARGE);
+}
+
+TEST_F(StoreServer, RubbishEndsItsConnectionAlone) {
+  os::Fd good = connect(), bad = connect();
+  ask(good, bind(kAlice));
+  uint8_t rubbish[] = {0, 0, 0, 3, 0xff, 0xff, 0xff};
+  ASSERT_TRUE(os::write_all(bad.get(), rubbish, Deadline::in_ms(100)));
+  uint8_t byte;
+  EXPECT_FALSE(os::read_exact(bad.get(), std::span(&byte, 1), Deadline::in_ms(2000)));
+  EXPECT_EQ(ask(good, get_request(1)).error().code(), v1::NOT_FOUND);
+}
+
+}  // namespace
+}  // namespace tie::cache
