@@ -19,7 +19,7 @@ constexpr size_t kTicketBytes = 32;
 constexpr int64_t kStartTimeoutMs = 10'000;   // connections, the app's Ready
 constexpr int64_t kDecapTimeoutMs = 10'000;
 constexpr int64_t kTokenTimeoutMs = 10'000;
-constexpr int64_t kResponseIdleMs = 45'000;   // the app's own idle limit is 30 s
+constexpr int64_t kResponseIdleMs = 150'000;  // the app gives the runtime 120 s for its first event and 30 s for each other
 constexpr int64_t kLastWriteMs = 5'000;       // for what is queued when the request has ended
 
 }  // namespace tie::request::jobhelper

@@ -33,7 +33,7 @@ constexpr size_t kMaxWatchers = 256;                  // of attestation or load,
 
 constexpr int64_t kClientIdleMs = 30'000;             // the next message of an unfinished request, or the client taking our bytes
 constexpr int64_t kMaxUploadMs = 10 * 60'000;          // from the call's begin to its final chunk
-constexpr int64_t kHelperIdleMs = 60'000;             // the helper's own limit is 45 s
+constexpr int64_t kHelperIdleMs = 180'000;            // the helper's own limit is 150 s
 constexpr int64_t kWarmWaitMs = 10'000;
 constexpr int64_t kAuthorizeTimeoutMs = 5'000;
 constexpr int64_t kClaimsTimeoutMs = 5'000;

@@ -1,0 +1,167 @@
+#include "request/cloud_app/answer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "request/cloud_app/delta_padding.h"
+#include "request/cloud_app/limits.h"
+
+namespace tie::request::app {
+namespace {
+
+constexpr float kInfiniteLogprob = -9999;  // what OpenAI's clients expect in the place of minus infinity
+
+float finite(float logprob) { return std::isfinite(logprob) ? logprob : kInfiniteLogprob; }
+
+// The longest prefix of at most `max` bytes that ends between characters.
+size_t whole_characters(std::string_view text, size_t max) {
+  if (text.size() <= max) return text.size();
+  size_t end = max;
+  while (end > 0 && (static_cast<uint8_t>(text[end]) & 0xc0) == 0x80) --end;
+  return end == 0 ? max : end;
+}
+
+// An unfinished character at the end becomes U+FFFD, as text must be valid.
+void mend_end(std::string& text) {
+  size_t back = 0;
+  while (back < 3 && back < text.size() && (static_cast<uint8_t>(text[text.size() - 1 - back]) & 0xc0) == 0x80) ++back;
+  if (back >= text.size()) return;
+  auto lead = static_cast<uint8_t>(text[text.size() - 1 - back]);
+  size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+  if (length <= back + 1) return;
+  text.resize(text.size() - 1 - back);
+  text += "\xEF\xBF\xBD";
+}
+
+const char* finish_reason(const std::string& runtime) { return runtime == "length" ? "length" : "stop"; }
+
+void set_text(v1::TokenLogprob& out, const text::Vocab& vocab) { out.set_token_bytes(to_string(token_bytes_for_logprobs(vocab, out.token_id()))); }
+
+}  // namespace
+
+Answer::Answer(const ServedModel& model, const v1::SamplingParams& sampling, Emit emit)
+    : model_(model), stops_(sampling.stop().begin(), sampling.stop().end()), emit_(std::move(emit)) {
+  for (int i = 0; i < std::max(sampling.n(), 1); ++i) samples_.push_back({text::Detokenizer(*model.vocab)});
+}
+
+void Answer::send(v1::InferenceEvent& event) {
+  if (!std::exchange(first_sent_, true)) event.set_served_model_id(model_.model_id);
+  v1::ResponseMessage message;
+  message.mutable_event()->Swap(&event);
+  emit_(pad_message(message.SerializeAsString()));
+}
+
+void Answer::echo(std::string_view prompt) {
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    for (std::string_view left = prompt; !left.empty();) {
+      size_t size = whole_characters(left, kMaxTextPerEventBytes);
+      v1::InferenceEvent event;
+      event.set_sample_index(static_cast<int32_t>(i));
+      event.set_text(std::string(left.substr(0, size)));
+      send(event);
+      left.remove_prefix(size);
+    }
+  }
+}
+
+Checked<void> Answer::add(const RuntimeEvent& event) {
+  bool known = event.sample >= 0 && static_cast<size_t>(event.sample) < samples_.size();
+  if (!known) return refuse(Code::kInternal, "The runtime spoke of a sample that was not asked for.");
+  Sample& sample = samples_[static_cast<size_t>(event.sample)];
+  v1::InferenceEvent out;
+  bool worth_sending = false;
+  if (!event.tokens.empty() || !event.finish.empty()) {
+    if (sample.finished) return refuse(Code::kInternal, "The runtime went on after a sample's end.");
+    if (event.finish == "error" || event.finish == "cancelled")
+      return refuse(event.finish == "error" ? Code::kInternal : Code::kCancelled, "The runtime ended the request.");
+    out.set_sample_index(event.sample);
+    std::string stop;
+    out.set_text(text_of(sample, event, stop));
+    add_logprobs(event, out);
+    if (!event.finish.empty()) {
+      sample.finished = true;
+      ++finished_;
+      out.set_finish_reason(finish_reason(event.finish));
+      out.set_matched_stop(stop);
+    }
+    worth_sending = !out.text().empty() || out.logprobs_size() > 0 || sample.finished;
+  }
+  if (event.has_usage) {
+    out.mutable_usage()->set_prompt_tokens(event.usage.prompt_tokens());
+    out.mutable_usage()->set_completion_tokens(event.usage.completion_tokens());
+    out.mutable_usage()->set_cached_tokens(event.usage.prefix_tokens() + event.usage.imported_tokens());
+    worth_sending = true;
+  }
+  if (worth_sending) send(out);
+  return {};
+}
+
+// Bytes of a stop match, counted from the end of everything generated, are cut before the text is let go.
+std::string Answer::text_of(Sample& sample, const RuntimeEvent& event, std::string& matched) {
+  std::string text;
+  for (int32_t id : event.tokens) text += sample.detokenizer.push(id);
+  if (event.stop_trim_bytes == 0) {
+    if (!event.finish.empty()) text += sample.detokenizer.finish();
+    return text;
+  }
+  text += sample.detokenizer.pending();
+  (void)sample.detokenizer.finish();
+  size_t kept = text.size() - std::min<size_t>(text.size(), event.stop_trim_bytes);
+  matched = matched_stop(std::string_view(text).substr(kept));
+  text.resize(kept);
+  mend_end(text);
+  return text;
+}
+
+std::string Answer::matched_stop(std::string_view cut) const {
+  std::string best;
+  for (const std::string& stop : stops_)
+    if (cut.starts_with(stop) && stop.size() > best.size()) best = stop;
+  return best;
+}
+
+// Tokens that lie wholly in what a stop cut off are not part of the answer.
+void Answer::add_logprobs(const RuntimeEvent& event, v1::InferenceEvent& out) const {
+  int kept = event.logprobs.entries_size();
+  size_t cut = event.stop_trim_bytes;
+  while (kept > 0 && cut > 0) {
+    size_t bytes = model_.vocab->token_bytes(event.logprobs.entries(kept - 1).token_id()).size();
+    if (bytes > cut) break;
+    cut -= bytes;
+    --kept;
+  }
+  for (int i = 0; i < kept; ++i) {
+    const auto& entry = event.logprobs.entries(i);
+    v1::TokenLogprob& logprob = *out.add_logprobs();
+    logprob.set_token_id(entry.token_id());
+    logprob.set_logprob(finite(entry.logprob()));
+    set_text(logprob, *model_.vocab);
+    for (const auto& top : entry.top()) {
+      auto& alternative = *logprob.add_top();
+      alternative.set_token_id(top.token_id());
+      alternative.set_logprob(finite(top.logprob()));
+      alternative.set_token_bytes(to_string(token_bytes_for_logprobs(*model_.vocab, top.token_id())));
+    }
+  }
+}
+
+void Answer::finish_empty(uint32_t prompt_tokens) {
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    v1::InferenceEvent event;
+    event.set_sample_index(static_cast<int32_t>(i));
+    event.set_finish_reason("length");
+    if (i + 1 == samples_.size()) event.mutable_usage()->set_prompt_tokens(prompt_tokens);
+    send(event);
+  }
+  finished_ = samples_.size();
+}
+
+void Answer::fail(const Refusal& refusal) {
+  v1::InferenceEvent event;
+  event.mutable_error()->set_code(static_cast<v1::ErrorCode>(refusal.code));
+  event.mutable_error()->set_message(refusal.message);
+  event.mutable_error()->set_param(refusal.param);
+  send(event);
+}
+
+}  // namespace tie::request::app

@@ -1,0 +1,51 @@
+// Turns what the runtime generates into the events the user gets: whole characters only, a stop's text never shown, logprobs with the
+// tokens' true bytes, one finish for each sample, usage at the end. Every event comes out padded (delta_padding.h).
+// One object per request, one thread. Source: spec, "detokenizes the tokens streaming back".
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "inference.pb.h"
+#include "request/cloud_app/refusal.h"
+#include "request/cloud_app/runtime_message.h"
+#include "request/cloud_app/served_model.h"
+#include "text/detokenizer.h"
+
+namespace tie::request::app {
+
+class Answer {
+ public:
+  using Emit = std::function<void(const Bytes& padded)>;
+
+  // sampling: as settled. emit is called in here only, during the calls below.
+  Answer(const ServedModel& model, const v1::SamplingParams& sampling, Emit emit);
+
+  // The prompt back, before any token, for each sample.
+  void echo(std::string_view prompt);
+  // kInternal when the runtime speaks of samples that do not exist, or goes on after a finish.
+  Checked<void> add(const RuntimeEvent& event);
+  // A completion of no tokens (max_tokens 0 with echo).
+  void finish_empty(uint32_t prompt_tokens);
+  void fail(const Refusal& refusal);
+  bool complete() const { return finished_ == samples_.size(); }
+
+ private:
+  struct Sample {
+    text::Detokenizer detokenizer;
+    bool finished = false;
+  };
+  std::string text_of(Sample& sample, const RuntimeEvent& event, std::string& matched_stop);
+  void add_logprobs(const RuntimeEvent& event, v1::InferenceEvent& out) const;
+  void send(v1::InferenceEvent& event);
+  std::string matched_stop(std::string_view cut) const;
+
+  const ServedModel& model_;
+  std::vector<std::string> stops_;
+  Emit emit_;
+  std::vector<Sample> samples_;
+  size_t finished_ = 0;
+  bool first_sent_ = false;
+};
+
+}  // namespace tie::request::app

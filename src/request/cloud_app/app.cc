@@ -1,0 +1,208 @@
+#include "request/cloud_app/app.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "os/log.h"
+#include "request/cloud_app/body_reader.h"
+#include "request/cloud_app/delta_padding.h"
+#include "request/cloud_app/limits.h"
+#include "request/cloud_app/prompt_input.h"
+#include "request/cloud_app/request_check.h"
+
+namespace tie::request::app {
+namespace {
+
+using End = v1::FromApp::EndOfResponse;
+// The store connection may come with Parameters.
+constexpr FrameLimits kHelperLimits{.max_frame_bytes = kMaxFrameBytes, .max_queued_bytes = kMaxQueuedBytes, .max_fds = 1};
+
+End::Status end_status(Code code) {
+  switch (code) {
+    case Code::kInternal:
+    case Code::kRuntimeLost:
+    case Code::kNotReady:
+    case Code::kOverloaded:
+    case Code::kDeadline:
+    case Code::kIo:
+      return End::INTERNAL_ERROR;
+    default:
+      return End::INVALID_REQUEST;
+  }
+}
+
+Refusal helper_gone() { return {Code::kCancelled, error_info(Code::kCancelled).sentence}; }
+
+}  // namespace
+
+App::App(os::Fd helper, ServedModels models) : helper_(std::move(helper), kHelperLimits), models_(std::move(models)) {}
+
+Result<std::unique_ptr<App>> App::warm_up(os::Fd helper, const Config& config) {
+  TIE_TRY(ServedModels models, ServedModels::load(config.assets));
+  std::unique_ptr<App> app(new App(std::move(helper), std::move(models)));
+  TIE_TRY(v1::ToApp first, app->next_message(-1));
+  if (!first.has_warmup()) return fail(Code::kFailedPrecondition, "the helper's first word is not Warmup");
+  for (const auto& [name, model] : app->models_.all()) {
+    auto runtime = RuntimeStream::connect(config.runtime_dir + "/" + name + "/runtime.sock");
+    if (runtime) app->runtimes_.emplace(name, std::move(*runtime));
+  }
+  if (app->runtimes_.empty()) return fail(Code::kNotReady, "no runtime can be reached");
+  return app;
+}
+
+Result<void> App::serve() {
+  v1::FromApp ready;
+  ready.mutable_ready();
+  send(ready);
+  TIE_TRY(Wait woken, wait_idle());
+  if (woken == Wait::kRuntimeGone) return fail(Code::kRuntimeLost, "the runtime went away while this process waited");
+  auto request = read_request();
+  Checked<void> done = request ? run(*request) : Checked<void>(std::unexpected(std::move(request.error())));
+  if (helper_gone_) return {};
+  if (!done) {
+    // A request that failed before there was an Answer has one error event all the same.
+    v1::InferenceEvent event;
+    event.mutable_error()->set_code(static_cast<v1::ErrorCode>(done.error().code));
+    event.mutable_error()->set_message(done.error().message);
+    event.mutable_error()->set_param(done.error().param);
+    v1::ResponseMessage message;
+    *message.mutable_event() = std::move(event);
+    send_event(pad_message(message.SerializeAsString()));
+  }
+  end(done ? End::OK : end_status(done.error().code));
+  return {};
+}
+
+// Warm and without a request: ends when the helper speaks or goes, or when a runtime goes, because its connection cannot be made anew.
+Result<App::Wait> App::wait_idle() {
+  std::vector<pollfd> fds{{helper_.fd(), POLLIN, 0}};
+  for (const auto& [name, runtime] : runtimes_) fds.push_back({runtime->hangup_fd(), 0, 0});
+  for (;;) {
+    if (::poll(fds.data(), fds.size(), -1) < 0) {
+      if (errno == EINTR) continue;
+      return fail_errno("poll", errno);
+    }
+    if (fds[0].revents != 0) return Wait::kHelper;
+    if (std::any_of(fds.begin() + 1, fds.end(), [](const pollfd& p) { return p.revents != 0; })) return Wait::kRuntimeGone;
+  }
+}
+
+Result<v1::ToApp> App::next_message(int64_t timeout_ms) {
+  Deadline deadline = Deadline::in_ms(timeout_ms < 0 ? INT32_MAX : timeout_ms);
+  for (;;) {
+    TIE_TRY(auto frame, helper_.next());
+    if (frame) {
+      v1::ToApp message;
+      TIE_CHECK_OK(parse_message(*frame, message));
+      return message;
+    }
+    TIE_CHECK_OK(os::wait_readable(helper_.fd(), deadline));
+  }
+}
+
+Checked<v1::InferenceRequest> App::read_request() {
+  BodyReader body;
+  bool parameters_seen = false;
+  for (;;) {
+    auto message = next_message(kInputIdleMs);
+    if (!message || message->has_teardown()) {
+      helper_gone_ = true;
+      return std::unexpected(helper_gone());
+    }
+    if (message->has_parameters() && !std::exchange(parameters_seen, true)) {
+      request_id_ = message->parameters().request_id();
+      continue;
+    }
+    if (!message->has_input() || !parameters_seen) return refuse(Code::kInternal, "Messages came in the wrong order inside the node.");
+    auto fed = body.feed(as_bytes(message->input().data()));
+    secure_zero(*message->mutable_input()->mutable_data());
+    if (!fed) return std::unexpected(std::move(fed.error()));
+    if (message->input().final()) return body.finish();
+  }
+}
+
+Checked<void> App::run(const v1::InferenceRequest& request) {
+  const ServedModel* model = models_.find(request.model());
+  if (model == nullptr) return refuse(Code::kModelNotFound, "This node does not serve the model of that name.", "model");
+  TIE_CHECK_OK(check_request(request, *model));
+  TIE_TRY(PromptTokens prompt, prompt_tokens(request, *model));
+  TIE_TRY(v1::SamplingParams sampling, settle_sampling(request.sampling(), *model, prompt.ids.size(), prompt_param(request)));
+  Answer answer(*model, sampling, [this](const Bytes& padded) { send_event(padded); });
+  if (request.sampling().echo()) answer.echo(prompt.echo);
+  if (sampling.max_tokens() == 0) {
+    answer.finish_empty(static_cast<uint32_t>(prompt.ids.size()));
+    return {};
+  }
+  auto runtime = runtimes_.find(model->name);
+  if (runtime == runtimes_.end()) return refuse(Code::kNotReady, "That model is not ready; try again shortly.", "model");
+  int64_t deadline_ms = request.deadline_ms() == 0 ? kRequestDeadlineMs : std::min<int64_t>(request.deadline_ms(), kRequestDeadlineMs);
+  runtime->second->start({.model = model->name, .request_id = request_id_, .prompt = prompt.ids, .sampling = &sampling, .deadline_ms = deadline_ms});
+  return generate(*runtime->second, answer, deadline_ms);
+}
+
+Checked<void> App::generate(RuntimeStream& runtime, Answer& answer, int64_t deadline_ms) {
+  int64_t begin_ms = monotonic_ms(), last_ms = begin_ms, listened_ms = begin_ms;
+  int64_t allowed_ms = kFirstEventTimeoutMs;
+  for (;;) {
+    RuntimeEvent event;
+    auto got = runtime.next(kTickMs, event);
+    if (!got) return std::unexpected(std::move(got.error()));
+    int64_t now_ms = monotonic_ms();
+    if (*got == RuntimeStream::Got::kEvent) {
+      last_ms = now_ms;
+      allowed_ms = kEventTimeoutMs;
+      TIE_CHECK_OK(answer.add(event));
+      if (event.final) {
+        if (answer.complete()) return {};
+        return refuse(Code::kInternal, "The runtime ended before the answer was complete.");
+      }
+    }
+    if (now_ms - listened_ms >= kTickMs) {
+      listened_ms = now_ms;
+      if (auto heard = listen_to_helper(); !heard) {
+        runtime.cancel();
+        return heard;
+      }
+    }
+    if (now_ms - begin_ms > deadline_ms) return refuse(Code::kDeadline, error_info(Code::kDeadline).sentence);
+    if (now_ms - last_ms > allowed_ms) return refuse(Code::kRuntimeLost, error_info(Code::kRuntimeLost).sentence);
+  }
+}
+
+// Between events: has the client gone? And what it did not take yet goes out.
+Checked<void> App::listen_to_helper() {
+  if (!helper_.flush()) helper_gone_ = true;
+  auto frame = helper_.next();
+  if (!frame) helper_gone_ = true;
+  if (frame && *frame) helper_gone_ = true;  // a Teardown; nothing else may come now, and nothing else would be believed
+  if (helper_gone_) return std::unexpected(helper_gone());
+  return {};
+}
+
+void App::send_event(const Bytes& padded) {
+  v1::FromApp message;
+  message.mutable_response()->set_message(padded.data(), padded.size());
+  send(message);
+}
+
+// While the helper takes nothing, the runtime is not read either.
+void App::send(const v1::FromApp& message) {
+  if (helper_gone_) return;
+  Deadline deadline = Deadline::in_ms(kSendTimeoutMs);
+  helper_gone_ = !send_message(helper_, message);
+  while (!helper_gone_ && helper_.queued_bytes() > kPauseQueuedBytes)
+    helper_gone_ = !os::wait_writable(helper_.fd(), deadline) || !helper_.flush();
+}
+
+void App::end(End::Status status) {
+  v1::FromApp message;
+  message.mutable_end()->set_status(status);
+  send(message);
+  Deadline deadline = Deadline::in_ms(kLastWriteMs);
+  while (!helper_gone_ && helper_.wants_write()) helper_gone_ = !os::wait_writable(helper_.fd(), deadline) || !helper_.flush();
+}
+
+}  // namespace tie::request::app

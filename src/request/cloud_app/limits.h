@@ -1,0 +1,41 @@
+// Every limit of tie-cloud-app in one place.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace tie::request::app {
+
+constexpr size_t kMaxBodyBytes = 10 << 20;             // the request's plaintext, and one message of it
+constexpr size_t kMaxFrameBytes = (1 << 20) + (64 << 10);
+constexpr size_t kMaxQueuedBytes = 4 << 20;            // towards the helper
+constexpr size_t kPauseQueuedBytes = 256 << 10;        // beyond it the runtime is not read
+constexpr size_t kMaxTextPerEventBytes = 64 << 10;     // longer text (an echo) goes out in several events
+constexpr int kMaxRuntimeMessageBytes = 16 << 20;
+
+constexpr size_t kMaxModels = 64;
+constexpr size_t kMaxModelTomlBytes = 64 << 10;
+constexpr size_t kMaxTemplateBytes = 1 << 20;
+
+constexpr int kMaxMessages = 4096;
+constexpr int kMaxPartsPerMessage = 1024;
+constexpr int kMaxToolCallsPerMessage = 256;
+constexpr int kMaxTemplateVariables = 64;
+constexpr size_t kMaxIdBytes = 256;
+constexpr int kMaxSamples = 16;
+constexpr int kMaxTopLogprobs = 20;
+constexpr int kMaxStopStrings = 16;
+constexpr size_t kMaxStopBytes = 256;
+constexpr int kMaxStopTokenIds = 64;
+constexpr int kMaxLogitBiases = 1024;
+constexpr float kMaxRepetitionPenalty = 100;
+
+constexpr int64_t kConnectTimeoutMs = 5'000;
+constexpr int64_t kRequestDeadlineMs = 30 * 60'000;    // whatever the client asks for, never longer
+constexpr int64_t kInputIdleMs = 60'000;               // the helper and cloudboardd watch the client more closely
+constexpr int64_t kFirstEventTimeoutMs = 120'000;      // the runtime may have a queue
+constexpr int64_t kEventTimeoutMs = 30'000;            // between two events
+constexpr int64_t kSendTimeoutMs = 40'000;             // a client that takes nothing
+constexpr int64_t kTickMs = 25;                        // how often the helper is listened to while the runtime is silent
+constexpr int64_t kLastWriteMs = 5'000;
+
+}  // namespace tie::request::app
