@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <thread>
 
+#include "cache/prefix/pool_owner.h"
+#include "cache/prefix/system_prompts.h"
 #include "inference/bones/model.h"
 #include "inference/bones/thread_pool.h"
 #include "os/log.h"
@@ -32,6 +34,14 @@ Result<void> check_kernels(const std::string& wanted) {
   return fail(Code::kUnsupportedFeature, "this CPU does not run the kernel set '" + wanted + "'");
 }
 
+Result<owner::LoadedModel> load_with_prompts(const std::string& name, const std::string& folder, const std::string& assets, const crypto::Digest& release, unsigned threads) {
+  bones::ThreadPool pool({.n_threads = threads});
+  TIE_TRY(owner::LoadedModel model, owner::load_model(name, folder, &pool));
+  TIE_TRY(auto prompts, prefix::read_prompts(assets, name));
+  model.pool = std::make_shared<prefix::PoolOwner>(prefix::PoolIdentity{model.model_id, release}, std::move(prompts));
+  return model;
+}
+
 void load_all(owner::ModelStore& store) {
   store.load();
   for (const owner::ModelRow& row : store.rows()) {
@@ -50,10 +60,13 @@ Result<void> serve(const Flags& flags) {
   TIE_CHECK_OK(check_kernels(flags.kernels));
   owner::OwnerServerOptions options;
   TIE_TRY(options.release_id, from_hex(flags.release_id));
+  crypto::Digest release{};
+  if (!options.release_id.empty()) {
+    TIE_TRY(release, crypto::digest_from(options.release_id, "release id"));
+  }
   unsigned threads = flags.threads != 0 ? flags.threads : std::max(1u, std::min(std::thread::hardware_concurrency(), 64u));
-  owner::ModelStore store(flags.assets, [threads](const std::string& name, const std::string& folder) {
-    bones::ThreadPool pool({.n_threads = threads});
-    return owner::load_model(name, folder, &pool);
+  owner::ModelStore store(flags.assets, [threads, release, assets = flags.assets](const std::string& name, const std::string& folder) {
+    return load_with_prompts(name, folder, assets, release, threads);
   });
   TIE_CHECK_OK(store.scan());
   TIE_TRY(os::Fd listener, os::listen_unix(flags.socket));

@@ -4,6 +4,7 @@
 // for the length of the call.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "base/result.h"
@@ -13,6 +14,9 @@
 
 namespace tie::bones {
 class ThreadPool;
+}
+namespace tie::prefix {
+class PoolOwner;
 }
 
 namespace tie::owner {
@@ -30,6 +34,7 @@ struct LoadedModel {
   crypto::Digest model_id{};
   uint32_t context_tokens = 0;
   int64_t load_ms = 0;
+  std::shared_ptr<prefix::PoolOwner> pool;  // the model's system-prompt prefix cache; null when the owner serves none
 };
 
 // Errors: kNotFound / kIo (a file is missing), kCorrupt and kUnsupportedFeature (from bones), kTooLarge. `pool` is used for packing only.

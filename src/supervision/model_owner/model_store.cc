@@ -71,6 +71,14 @@ Result<std::shared_ptr<const LoadedModel>> ModelStore::attach(const std::string&
   return row.loaded;
 }
 
+Result<std::shared_ptr<const LoadedModel>> ModelStore::find(const std::string& name) const {
+  std::lock_guard lock(mutex_);
+  auto found = models_.find(name);
+  if (found == models_.end()) return fail(Code::kModelNotFound, "this node has no model of that name");
+  if (found->second.loaded == nullptr) return fail(Code::kNotReady, "the model is not loaded");
+  return found->second.loaded;
+}
+
 std::vector<ModelRow> ModelStore::rows() const {
   std::lock_guard lock(mutex_);
   std::vector<ModelRow> out;

@@ -42,6 +42,8 @@ class ModelStore {
 
   // Waits while the model is loading. Errors: kModelNotFound, kNotReady (still loading at the deadline), the loader's error.
   Result<std::shared_ptr<const LoadedModel>> attach(const std::string& name, Deadline deadline);
+  // A loaded model, without waiting and without counting an attach. kModelNotFound, kNotReady.
+  Result<std::shared_ptr<const LoadedModel>> find(const std::string& name) const;
   std::vector<ModelRow> rows() const;
   // Wakes every waiting attach with kCancelled; for shutdown.
   void stop();

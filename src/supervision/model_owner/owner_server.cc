@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <vector>
 
+#include "cache/prefix/pool_owner.h"
 #include "os/framed_message.h"
 #include "owner.pb.h"
 
@@ -28,6 +29,7 @@ void fill_status(const std::vector<ModelRow>& rows, v1::OwnerReply& reply) {
     if (row.loaded == nullptr) continue;
     state.set_model_id(row.loaded->model_id.data(), row.loaded->model_id.size());
     state.set_load_ms(static_cast<uint64_t>(row.loaded->load_ms));
+    state.set_prefix_ready(row.loaded->pool != nullptr && row.loaded->pool->ready());
   }
 }
 
@@ -45,6 +47,7 @@ struct OwnerServer::Answer {
   v1::OwnerReply reply;
   std::vector<int> fds;
   std::shared_ptr<const LoadedModel> model;
+  os::Fd passed;
 };
 
 OwnerServer::OwnerServer(ModelStore& store, OwnerServerOptions options) : store_(store), options_(std::move(options)) {}
@@ -121,26 +124,30 @@ void OwnerServer::serve(Connection& connection) {
 }
 
 OwnerServer::Answer OwnerServer::answer(const v1::OwnerRequest& request) {
+  auto answered = [&]() -> Result<Answer> {
+    switch (request.kind_case()) {
+      case v1::OwnerRequest::kStatus: {
+        Answer out;
+        fill_status(store_.rows(), out.reply);
+        out.reply.set_instance_id(instance_id_);
+        return out;
+      }
+      case v1::OwnerRequest::kAttach: return attach_model(request);
+      case v1::OwnerRequest::KIND_NOT_SET: return fail(Code::kUnsupportedFeature, "this owner does not know that request");
+      default: return prefix_request(request);
+    }
+  }();
+  if (answered) return std::move(*answered);
   Answer out;
-  switch (request.kind_case()) {
-    case v1::OwnerRequest::kStatus:
-      fill_status(store_.rows(), out.reply);
-      out.reply.set_instance_id(instance_id_);
-      return out;
-    case v1::OwnerRequest::kAttach: break;
-    default: set_error(out.reply, {Code::kUnsupportedFeature, "this owner does not know that request"}); return out;
-  }
+  set_error(out.reply, answered.error());
+  return out;
+}
+
+Result<OwnerServer::Answer> OwnerServer::attach_model(const v1::OwnerRequest& request) {
   const v1::AttachModel& attach = request.attach();
-  if (attach.rank_count() > 1 || attach.rank() != 0) {
-    set_error(out.reply, {Code::kUnsupportedFeature, "weights are packed for one rank"});
-    return out;
-  }
-  auto model = store_.attach(attach.model(), Deadline::in_ms(options_.attach_wait_ms));
-  if (!model) {
-    set_error(out.reply, model.error());
-    return out;
-  }
-  out.model = std::move(*model);
+  if (attach.rank_count() > 1 || attach.rank() != 0) return fail(Code::kUnsupportedFeature, "weights are packed for one rank");
+  Answer out;
+  TIE_TRY(out.model, store_.attach(attach.model(), Deadline::in_ms(options_.attach_wait_ms)));
   v1::ModelHandle& handle = *out.reply.mutable_model();
   handle.set_model(out.model->name);
   handle.set_model_id(out.model->model_id.data(), out.model->model_id.size());
@@ -148,7 +155,41 @@ OwnerServer::Answer OwnerServer::answer(const v1::OwnerRequest& request) {
   handle.set_weights_bytes(out.model->weights_bytes);
   handle.set_tokenizer_bytes(out.model->tokenizer_bytes);
   handle.set_context_tokens(out.model->context_tokens);
+  handle.set_prefix_ready(out.model->pool != nullptr && out.model->pool->ready());
   out.fds = {out.model->weights.get(), out.model->tokenizer.get()};
+  return out;
+}
+
+Result<OwnerServer::Answer> OwnerServer::prefix_request(const v1::OwnerRequest& request) {
+  const std::string& name = request.has_prepare_prefix()  ? request.prepare_prefix().model()
+                            : request.has_seal_prefix()   ? request.seal_prefix().model()
+                            : request.has_attach_prefix() ? request.attach_prefix().model()
+                                                          : request.reset_prefix().model();
+  Answer out;
+  TIE_TRY(out.model, store_.find(name));
+  if (out.model->pool == nullptr) return fail(Code::kFailedPrecondition, "this model has no prefix pool");
+  prefix::PoolOwner& pool = *out.model->pool;
+  if (request.has_prepare_prefix()) {
+    const v1::PreparePrefixPool& prepare = request.prepare_prefix();
+    for (const prefix::PromptEntry& prompt : pool.prompts()) {
+      v1::SystemPrompt& p = *out.reply.add_prompts();
+      p.set_prompt_id(prompt.id);
+      p.mutable_token_ids()->Add(prompt.tokens.begin(), prompt.tokens.end());
+    }
+    if (prepare.block_count() == 0) return out;  // only the prompts were asked for
+    TIE_TRY(crypto::Digest layout, crypto::digest_from(as_bytes(prepare.layout_id()), "layout id"));
+    TIE_TRY(out.passed, pool.prepare(prepare.rank(), prepare.block_bytes(), prepare.block_count(), layout));
+  } else if (request.has_seal_prefix()) {
+    TIE_TRY(prefix::TrieMetadata metadata, prefix::from_proto(request.seal_prefix().trie()));
+    TIE_CHECK_OK(pool.seal(request.seal_prefix().rank(), metadata));
+  } else if (request.has_attach_prefix()) {
+    TIE_TRY(prefix::PoolOwner::Attached attached, pool.attach(request.attach_prefix().rank()));
+    prefix::to_proto(attached.metadata, *out.reply.mutable_trie());
+    out.passed = std::move(attached.fd);
+  } else {
+    pool.reset();
+  }
+  if (out.passed) out.fds = {out.passed.get()};
   return out;
 }
 

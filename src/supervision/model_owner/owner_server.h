@@ -47,6 +47,8 @@ class OwnerServer {
 
   void serve(Connection& connection);
   Answer answer(const v1::OwnerRequest& request);
+  Result<Answer> attach_model(const v1::OwnerRequest& request);
+  Result<Answer> prefix_request(const v1::OwnerRequest& request);
   void make_room();
   void reap();
 
