@@ -2,6 +2,8 @@
 
 #include <sys/socket.h>
 
+#include <system_error>
+
 namespace tie::wsd {
 namespace {
 constexpr int64_t kAcceptPollMs = 200;
@@ -43,7 +45,11 @@ void FramedServer::accept_loop() {
     }
     if (connections_.size() >= max_connections_) continue;
     connections_.push_front({std::move(*socket)});
-    std::thread([this, connection = connections_.begin()] { serve_connection(connection); }).detach();
+    try {
+      std::thread([this, connection = connections_.begin()] { serve_connection(connection); }).detach();
+    } catch (const std::system_error&) {  // no thread to be had: the peer sees a closed connection and tries again
+      connections_.pop_front();
+    }
   }
 }
 

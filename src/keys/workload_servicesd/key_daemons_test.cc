@@ -6,8 +6,11 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include "base/random.h"
@@ -276,6 +279,57 @@ TEST_F(KeyDaemons, RotateWithOverlap) {
   EXPECT_FALSE(decap(ticket_, sent->enc(), first.key.key_id).has_error());
 }
 
+TEST_F(KeyDaemons, RotationUnderLoadLosesNoRequest) {
+  start_wsd({"--key-lifetime-ms", "1600"});
+  (void)wait_node();
+  std::atomic<int> opened = 0, lost = 0;
+  std::mutex mutex;
+  std::set<std::string> keys;
+  const auto client = [&](uint8_t name) {
+    const Deadline end = Deadline::in_ms(3000);
+    for (uint32_t round = 0; !end.passed(); ++round) {
+      crypto::RequestKey key{crypto::kSuiteXWing, {}, {}};
+      {
+        std::lock_guard lock(control_.mutex);
+        if (control_.last.bundles_size() == 0) continue;
+        key.key_id = to_bytes(control_.last.bundles(0).key_id());
+        key.public_key = to_bytes(control_.last.bundles(0).kem().kem_public_key());
+      }
+      auto sent = crypto::SealedRequest::create(key);
+      std::this_thread::sleep_for(std::chrono::milliseconds(round % 3 * 40));  // sealed before a rotation, sent after it
+      Bytes ticket(32, name);
+      for (int i = 0; i < 4; ++i) ticket[static_cast<size_t>(i)] = static_cast<uint8_t>(round >> (8 * i));
+      const bool good = authorize(ticket, sent->enc(), key.key_id) == v1::OK && !decap(ticket, sent->enc(), key.key_id).has_error();
+      ++(good ? opened : lost);
+      std::lock_guard lock(mutex);
+      keys.insert(to_string(key.key_id));
+    }
+  };
+  std::vector<std::thread> clients;
+  for (uint8_t name = 1; name <= 4; ++name) clients.emplace_back(client, name);
+  for (std::thread& one : clients) one.join();
+  EXPECT_EQ(lost, 0);
+  EXPECT_GT(opened, 20);
+  EXPECT_GE(keys.size(), 3u);
+  std::printf("opened %d requests under %zu keys\n", opened.load(), keys.size());
+}
+
+TEST_F(KeyDaemons, ADecapsulationTakesAboutAMillisecond) {
+  start_wsd();
+  const auto node = wait_node();
+  std::vector<int64_t> took_us;
+  for (uint8_t i = 0; i < 50; ++i) {
+    auto sent = crypto::SealedRequest::create(node.key);
+    ASSERT_EQ(authorize(Bytes(32, i), sent->enc(), node.key.key_id), v1::OK);
+    const int64_t started = monotonic_us();
+    ASSERT_FALSE(decap(Bytes(32, i), sent->enc(), node.key.key_id).has_error());
+    took_us.push_back(monotonic_us() - started);
+  }
+  std::sort(took_us.begin(), took_us.end());
+  std::printf("decapsulation: median %lld us, worst %lld us\n", static_cast<long long>(took_us[25]), static_cast<long long>(took_us[49]));
+  EXPECT_LT(took_us[25], 50'000) << "far above what it costs: something waits";
+}
+
 TEST_F(KeyDaemons, FreshEvidenceForAChallengeAndFlippedProgramsAreRefusedByThePolicy) {
   start_wsd();
   const auto node = wait_node();
@@ -294,6 +348,19 @@ TEST_F(KeyDaemons, FreshEvidenceForAChallengeAndFlippedProgramsAreRefusedByThePo
   auto refused = attestation::verify_bundle(published.bundles(0), policy_, {std::nullopt, static_cast<uint64_t>(wall_clock_ms())});
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("runs release"), std::string::npos);
+}
+
+TEST_F(KeyDaemons, AChangedModelOrPromptRotatesTheKeyWithoutLosingTheOldOne) {
+  start_wsd();
+  const auto first = wait_node();
+  auto sent = crypto::SealedRequest::create(first.key);
+  fs::create_directories(root_ / "assets/prompts");
+  std::ofstream(root_ / "assets/prompts/p.json") << "{}";
+  const std::string old_id = to_string(first.key.key_id);
+  const auto published = wait_published([&](const auto& said) { return said.bundles(0).key_id() != old_id; });
+  EXPECT_EQ(verified(published.bundles(0)).prompt_digests, std::vector<crypto::Digest>{crypto::sha256(as_bytes("{}"))});
+  ASSERT_EQ(authorize(ticket_, sent->enc(), first.key.key_id), v1::OK);
+  EXPECT_FALSE(decap(ticket_, sent->enc(), first.key.key_id).has_error());
 }
 
 TEST_F(KeyDaemons, EndCleanlyAndAreNotDumpable) {

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "keys/workload_servicesd/asset_watch.h"
 #include "keys/workload_servicesd/framed_server.h"
 #include "keys/workload_servicesd/key_keeper.h"
 #include "keys/workload_servicesd/limits.h"
@@ -31,9 +32,17 @@ std::vector<crypto::KemId> kems_of(const std::vector<std::string>& suites) {
 }
 
 // Steps the keeper until told to stop; ready at the first key, so that whoever waits for this daemon finds one.
-void keep_keys(wsd::KeyKeeper& keeper, wsd::KeyRing& ring, int stop) {
+void keep_keys(wsd::KeyKeeper& keeper, wsd::KeyRing& ring, wsd::AssetWatch& assets, int stop) {
   bool ready = false, failing = false;
+  Deadline next_look = Deadline::in_ms(wsd::kAssetLookMs);
   while (!os::wait_readable(stop, Deadline::in_ms(ready ? wsd::kLinkPollMs : 20))) {
+    if (next_look.passed()) {
+      if (auto facts = assets.look()) {
+        TIE_LOG("workload_servicesd", "models or prompts changed; making new keys");
+        keeper.set_facts(std::move(*facts));
+      }
+      next_look = Deadline::in_ms(wsd::kAssetLookMs);
+    }
     const auto outcome = keeper.step(monotonic_ms(), wall_clock_ms());
     if (!outcome && !failing) TIE_LOG("workload_servicesd", "keys: {}; trying again", outcome.error().code);
     failing = !outcome;
@@ -47,6 +56,7 @@ void keep_keys(wsd::KeyKeeper& keeper, wsd::KeyRing& ring, int stop) {
 Result<void> serve(const Flags& flags) {
   TIE_CHECK_OK(os::harden_process());
   TIE_TRY(const os::Fd stop, os::termination_signal_fd());
+  wsd::AssetWatch assets(flags.release_manifest, flags.assets);  // before the facts: a change in between is seen
   TIE_TRY(wsd::NodeFacts facts, wsd::read_node_facts(flags.release_manifest, flags.assets));
   const attestation::SoftwareSigner signer;
   const auto service = wsd::connect_key_service(flags.kps_socket);
@@ -63,7 +73,7 @@ Result<void> serve(const Flags& flags) {
   std::thread publishing([&publisher] { publisher.run(); });
   if (!wsd::hidden_memory_available()) TIE_LOG("workload_servicesd", "no memfd_secret here: binding keys lie in locked memory");
 
-  keep_keys(keeper, ring, stop.get());
+  keep_keys(keeper, ring, assets, stop.get());
   publisher.stop();
   publishing.join();
   ring.destroy_all();
