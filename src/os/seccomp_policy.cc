@@ -110,7 +110,17 @@ scmp_arg_cmp masked(unsigned argument, uint64_t mask, uint64_t value) { return S
 
 constexpr uint64_t kNamespaceFlags = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
 
-void allow_sockets(Policy& policy, bool tcp) {
+// SOCK_CLOEXEC and SOCK_NONBLOCK share the argument with the type.
+constexpr uint64_t kSocketTypeMask = 0xf;
+
+void allow_sockets(Policy& policy, SyscallPolicy kind) {
+  bool tcp = kind == SyscallPolicy::kNetworkDaemon;
+  if (kind == SyscallPolicy::kPerRequest) {
+    // Streams only: a datagram socket can be bound by the kernel on its own, and then be written to without a connection.
+    policy.allow_when("socket", {equals(0, AF_UNIX), masked(1, kSocketTypeMask, SOCK_STREAM)});
+    policy.allow_when("socketpair", {equals(0, AF_UNIX), masked(1, kSocketTypeMask, SOCK_STREAM)});
+    return;
+  }
   policy.allow_when("socket", {equals(0, AF_UNIX)});
   policy.allow_when("socketpair", {equals(0, AF_UNIX)});
   if (!tcp) return;
@@ -147,7 +157,7 @@ Result<Bytes> seccomp_program(SyscallPolicy policy_kind) {
   policy.allow(kCommon);
   if (daemon) policy.allow(kDaemonMore);
   if (processes) policy.allow(kContainerMore);
-  allow_sockets(policy, policy_kind == SyscallPolicy::kNetworkDaemon);
+  allow_sockets(policy, policy_kind);
   allow_with_harmless_arguments(policy);
   allow_new_tasks(policy, processes);
   // clone3 takes its flags from memory, which a filter cannot read: libraries fall back to clone.

@@ -31,6 +31,36 @@ std::string open_descriptors() {
   return out;
 }
 
+// The victim's own connections, in the order of its flags.
+std::vector<os::Fd> edges;
+
+// "edge_frame INDEX HEX": one frame over a connection that the victim itself has; the reply in hex.
+std::string exchange_on_edge(std::istringstream& words) {
+  size_t index = 0;
+  std::string hex;
+  words >> index >> hex;
+  auto bytes = from_hex(hex);
+  if (index >= edges.size() || !bytes) return "no such edge";
+  if (!os::send_frame(edges[index].get(), *bytes, {}, Deadline::in_ms(2000))) return "closed";
+  auto reply = os::receive_frame(edges[index].get(), 65536, 0, Deadline::in_ms(10'000));
+  return reply ? "reply " + to_hex(reply->payload) : "closed";
+}
+
+// "relay PATH": from now on the test speaks through this process with a socket that the victim may reach.
+void relay(int connection, const std::string& path) {
+  auto peer = os::connect_unix(path, Deadline::in_ms(2000));
+  if (!peer) return;
+  pollfd fds[] = {{connection, POLLIN, 0}, {peer->get(), POLLIN, 0}};
+  uint8_t buffer[65536];
+  while (::poll(fds, 2, -1) > 0) {
+    for (int i : {0, 1}) {
+      if (fds[i].revents == 0) continue;
+      ssize_t n = ::read(fds[i].fd, buffer, sizeof buffer);
+      if (n <= 0 || !os::write_all(fds[1 - i].fd, {buffer, static_cast<size_t>(n)}, Deadline::in_ms(5000))) return;
+    }
+  }
+}
+
 std::string answer_to(const std::string& program, os::Frame frame) {
   std::istringstream words(to_string(frame.payload));
   std::string name, word;
@@ -41,6 +71,7 @@ std::string answer_to(const std::string& program, os::Frame frame) {
     out << ::getpid() << " " << &marker << " uid " << ::getuid() << " program " << program << " fds" << open_descriptors();
     return out.str();
   }
+  if (name == "edge_frame") return exchange_on_edge(words);
   auto attack = attacks::all().find(name);
   if (attack == attacks::all().end()) return "unknown attack " + name;
   attacks::Target target;
@@ -55,8 +86,12 @@ int obey(const std::string& program, int connection, os::ServingMode mode) {
   for (;;) {
     auto frame = os::receive_frame(connection, 65536, 4, Deadline::in_ms(60'000));
     if (!frame) return 0;
-    std::string answer = "ok";
-    if (to_string(frame->payload) == "serve") {
+    std::string answer = "ok", text = to_string(frame->payload);
+    if (text.starts_with("relay ")) {
+      relay(connection, text.substr(6));
+      return 0;
+    }
+    if (text == "serve") {
       serving = serving || os::enter_serving_mode(mode).has_value();
       if (!serving) return 5;
     } else {
@@ -89,7 +124,6 @@ int main(int argc, char** argv) {
     if (std::string socket = flag(argc, argv, name); !socket.empty()) return obey_as_daemon(program, socket);
   auto connection = os::activation_connection();
   if (!connection) return 3;
-  std::vector<os::Fd> edges;
   for (const char* name : {"--app-socket", "--decap-socket"}) {
     std::string path = flag(argc, argv, name);
     if (path.empty()) continue;

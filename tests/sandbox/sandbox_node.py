@@ -81,15 +81,16 @@ def processes_of(marker):
 
 
 class SandboxNode:
-    """`victims`: {program name: helper}; every other program is `fake_process`."""
+    """`victims`: {program name: helper}; `real`: names of the product's own programs; every other program is `fake_process`."""
 
-    def __init__(self, place, victims=None, extra=()):
+    def __init__(self, place, victims=None, real=(), extra=()):
         self.place = pathlib.Path(place)
         self.prefix = self.place / "prefix"
         self.assets = self.place / "assets"
         self.run = pathlib.Path(f"/dev/shm/tie-test-{os.getpid()}-{self.place.name[-8:]}")
         self.extra = list(extra)
         self.victims = victims or {}
+        self.real = set(real)
         self.process = None
         self._assemble()
 
@@ -98,7 +99,7 @@ class SandboxNode:
         for folder in (libexec, binaries):
             folder.mkdir(parents=True, exist_ok=True)
         for name in PROGRAMS:
-            shutil.copy(HELPERS / self.victims.get(name, "fake_process"), libexec / name)
+            shutil.copy(BUILD / "bin" / name if name in self.real else HELPERS / self.victims.get(name, "fake_process"), libexec / name)
         for name in ("tie-launcher", "afm-runtime-init"):
             shutil.copy(BUILD / "bin" / name, libexec / name)
         shutil.copy(HELPERS / "node_cli", binaries / "tie")
