@@ -163,6 +163,11 @@ void Merger::scored(std::string_view piece, std::vector<TokenId>& out) {
     at += bytes;
   }
   if (nodes_.empty()) return;
+  if (nodes_.size() <= kFewSymbols) {
+    score_few(piece);
+    for (const Node& node : nodes_) emit_text(piece.substr(node.begin, node.length), out);
+    return;
+  }
   link(nodes_.size());
   for (uint32_t i = 0; i + 1 < nodes_.size(); ++i) push_scored(piece, i);
   while (!heap_.empty()) {
@@ -174,10 +179,32 @@ void Merger::scored(std::string_view piece, std::vector<TokenId>& out) {
     push_scored(piece, left.previous);
     push_scored(piece, best.left);
   }
-  for (uint32_t i = 0; i != kEnd; i = nodes_[i].next) {
-    const std::string_view text = piece.substr(nodes_[i].begin, nodes_[i].length);
-    if (auto id = vocab_.find(as_bytes(text))) out.push_back(*id);
-    else emit_bytes(text, out);
+  for (uint32_t i = 0; i != kEnd; i = nodes_[i].next) emit_text(piece.substr(nodes_[i].begin, nodes_[i].length), out);
+}
+
+void Merger::emit_text(std::string_view text, std::vector<TokenId>& out) {
+  if (auto id = vocab_.find(as_bytes(text))) out.push_back(*id);
+  else emit_bytes(text, out);
+}
+
+// The scored merge by plain scanning: the best pair first, leftmost among equals.
+void Merger::score_few(std::string_view piece) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  float scores[kFewSymbols];
+  const auto score_at = [&](size_t i) {
+    if (i + 1 >= nodes_.size()) return kNever;
+    const auto id = vocab_.find(as_bytes(piece.substr(nodes_[i].begin, nodes_[i].length + nodes_[i + 1].length)));
+    return id ? std::max(vocab_.score(*id), std::numeric_limits<float>::lowest()) : kNever;
+  };
+  for (size_t i = 0; i < nodes_.size(); ++i) scores[i] = score_at(i);
+  while (nodes_.size() > 1) {
+    const auto best = static_cast<size_t>(std::max_element(scores, scores + nodes_.size()) - scores);
+    if (!(scores[best] > kNever)) return;
+    nodes_[best].length += nodes_[best + 1].length;
+    nodes_.erase(nodes_.begin() + static_cast<ptrdiff_t>(best) + 1);
+    std::copy(scores + best + 2, scores + nodes_.size() + 1, scores + best + 1);
+    scores[best] = score_at(best);
+    if (best > 0) scores[best - 1] = score_at(best - 1);
   }
 }
 

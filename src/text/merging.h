@@ -35,6 +35,8 @@ class Merger {
     uint32_t result;
   };
   void merge_few();
+  void score_few(std::string_view piece);
+  void emit_text(std::string_view text, std::vector<TokenId>& out);
   void merge_many();
   void push_ranked(uint32_t left);
   void push_scored(std::string_view piece, uint32_t left);

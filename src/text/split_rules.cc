@@ -248,7 +248,9 @@ bool is_falcon_punctuation(uint32_t c) {
 }
 bool is_default_punctuation(uint32_t c) { return c != '`' && is_falcon_punctuation(c); }
 bool is_hf_punctuation(uint32_t c) { return is_ascii_punctuation(c) || is_punctuation(c); }
-bool is_word_char(uint32_t c) { return c == '_' || has_class(c, kLetter | kNumber | kMark); }
+bool is_connector(uint32_t c) { return c == 0x203F || c == 0x2040 || c == 0x2054 || c == 0xFE33 || c == 0xFE34 || (c >= 0xFE4D && c <= 0xFE4F) || c == 0xFF3F; }
+// \w: letters, marks, decimal digits, letter numbers, connectors, joiners.
+bool is_word_char(uint32_t c) { return c == '_' || c == 0x200C || c == 0x200D || (has_class(c, kLetter | kMark) || has_class(c, kWordNumber)) || is_connector(c); }
 
 void split_digits_from_right(const Run& r, Piece piece, std::vector<Piece>& out) {
   uint32_t end_of_run = piece.begin;

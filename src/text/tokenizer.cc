@@ -133,11 +133,23 @@ class Encoder {
   void merge(std::string_view piece) {
     if (vocab_.header().flags & image::kIgnoreMerges)
       if (auto whole = vocab_.find(as_bytes(piece))) return ids_.push_back(*whole);
+    if (vocab_.header().model == image::kByteLevelBpe) return merger_.byte_level(piece, ids_);
+    const auto& joins = vocab_.header().joins_before_space;
+    size_t start = 0;
+    for (size_t at = 1; at < piece.size(); ++at) {
+      const auto before = static_cast<uint8_t>(piece[at - 1]);
+      if (piece[at] != ' ' || before == ' ' || (joins[before >> 3] & (1u << (before & 7)))) continue;
+      merge_characters(piece.substr(start, at - start));
+      start = at;
+    }
+    merge_characters(piece.substr(start));
+  }
+
+  void merge_characters(std::string_view word) {
     switch (vocab_.header().model) {
-      case image::kByteLevelBpe: return merger_.byte_level(piece, ids_);
-      case image::kCharBpe: return merger_.characters(piece, ids_);
-      case image::kSpm: return merger_.scored(piece, ids_);
-      default: return merger_.unigram(piece, ids_);
+      case image::kCharBpe: return merger_.characters(word, ids_);
+      case image::kSpm: return merger_.scored(word, ids_);
+      default: return merger_.unigram(word, ids_);
     }
   }
 

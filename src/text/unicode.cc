@@ -27,7 +27,7 @@ uint16_t compute_classes(uint32_t c) {
     case UTF8PROC_CATEGORY_MC:
     case UTF8PROC_CATEGORY_ME: return out | kMark | kUpperish | kLowerish;
     case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_NL: return out | kNumber | kWordNumber;
     case UTF8PROC_CATEGORY_NO: return out | kNumber;
     case UTF8PROC_CATEGORY_PC:
     case UTF8PROC_CATEGORY_PD:

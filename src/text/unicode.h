@@ -21,6 +21,7 @@ enum CharClass : uint16_t {
   kUpperish = 128,  // Lu Lt Lm Lo M
   kLowerish = 256,  // Ll Lm Lo M
   kCased = 512,     // Lu Ll Lt
+  kWordNumber = 1024,  // Nd Nl
 };
 
 struct Char {

@@ -36,6 +36,7 @@ class ImageBuilder {
     TIE_CHECK_OK(resolve_merges());
     build_hash();
     build_trie();
+    find_word_boundaries();
     write_sections();
     return finish();
   }
@@ -80,7 +81,7 @@ class ImageBuilder {
 
   Result<void> resolve_merges() {
     if (source_.merges.empty()) return {};
-    const size_t slots = std::bit_ceil(source_.merges.size() * 2);
+    const size_t slots = std::bit_ceil(source_.merges.size() + source_.merges.size() / 3 + 1);
     merges_.assign(slots, MergeSlot{kNone, kNone, kNone, kNone});
     for (uint32_t rank = 0; rank < source_.merges.size(); ++rank) {
       const auto& [left_text, right_text] = source_.merges[rank];
@@ -95,7 +96,7 @@ class ImageBuilder {
   }
 
   void build_hash() {
-    const size_t slots = std::bit_ceil(source_.tokens.size() * 2);
+    const size_t slots = std::bit_ceil(source_.tokens.size() + source_.tokens.size() / 3 + 1);
     hash_.assign(slots, HashSlot{kNone, 0});
     for (uint32_t id = 0; id < source_.tokens.size(); ++id) {
       const SourceToken& token = source_.tokens[id];
@@ -105,6 +106,17 @@ class ImageBuilder {
       while (hash_[at].id != kNone) at = (at + 1) & (slots - 1);
       hash_[at] = {id, static_cast<uint32_t>(hash >> 32)};
       header_.max_token_bytes = std::max(header_.max_token_bytes, static_cast<uint32_t>(token.bytes.size()));
+    }
+  }
+
+  // Bytes that stand right before a space inside some symbol. Behind any other byte a space begins a word that no merge reaches over.
+  void find_word_boundaries() {
+    if (!by_bytes_.contains(" ")) std::fill(std::begin(header_.joins_before_space), std::end(header_.joins_before_space), uint8_t{0xff});
+    for (const std::string& symbol : symbols_) {
+      for (size_t at = symbol.find(' ', 1); at != std::string::npos; at = symbol.find(' ', at + 1)) {
+        const auto before = static_cast<uint8_t>(symbol[at - 1]);
+        if (before != ' ') header_.joins_before_space[before >> 3] |= static_cast<uint8_t>(1u << (before & 7));
+      }
     }
   }
 

@@ -6,7 +6,7 @@
 namespace tie::text::image {
 
 constexpr char kMagic[8] = {'T', 'I', 'E', 'V', 'O', 'C', 'A', 'B'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint32_t kNone = 0xffffffff;
 
 enum Flag : uint32_t {
@@ -98,10 +98,11 @@ struct Header {
   uint32_t max_token_bytes;
   uint32_t reserved;
   uint32_t byte_tokens[256];
-  uint8_t added_first_bytes[32];
+  uint8_t added_first_bytes[32];   // bit set of the bytes that begin an added token
+  uint8_t joins_before_space[32];  // bit set of the bytes that stand right before a space inside some symbol
   SectionRef sections[kSections];
 };
-static_assert(sizeof(Header) == 8 + 4 + 4 + 8 + 32 + 10 * 4 + 1024 + 32 + 11 * 16);
+static_assert(sizeof(Header) == 8 + 4 + 4 + 8 + 32 + 10 * 4 + 1024 + 64 + 11 * 16);
 
 // The hash of a token's bytes (FNV-1a, 64 bit, finished by a multiply-shift so that low and high halves are both usable).
 inline uint64_t hash_bytes(const uint8_t* data, uint64_t size) {
