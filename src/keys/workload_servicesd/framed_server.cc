@@ -11,13 +11,13 @@ constexpr int64_t kIdlePollMs = 60'000;
 constexpr int64_t kAcceptPauseMs = 50;  // after running out of descriptors, say
 }  // namespace
 
-Result<std::unique_ptr<FramedServer>> FramedServer::start(const std::string& path, size_t max_connections, Serve serve) {
+Result<std::unique_ptr<FramedServer>> FramedServer::start(const std::string& path, Options options, Serve serve) {
   TIE_TRY(os::Fd listener, os::listen_unix(path));
-  return std::unique_ptr<FramedServer>(new FramedServer(std::move(listener), max_connections, std::move(serve)));
+  return std::unique_ptr<FramedServer>(new FramedServer(std::move(listener), options, std::move(serve)));
 }
 
-FramedServer::FramedServer(os::Fd listener, size_t max_connections, Serve serve)
-    : listener_(std::move(listener)), max_connections_(max_connections), serve_(std::move(serve)), acceptor_([this] { accept_loop(); }) {}
+FramedServer::FramedServer(os::Fd listener, Options options, Serve serve)
+    : listener_(std::move(listener)), options_(options), serve_(std::move(serve)), acceptor_([this] { accept_loop(); }) {}
 
 FramedServer::~FramedServer() { stop(); }
 
@@ -43,7 +43,7 @@ void FramedServer::accept_loop() {
       if (pause) std::this_thread::sleep_for(std::chrono::milliseconds(kAcceptPauseMs));
       continue;
     }
-    if (connections_.size() >= max_connections_) continue;
+    if (connections_.size() >= options_.max_connections || !welcome(socket->get())) continue;
     connections_.push_front({std::move(*socket)});
     try {
       std::thread([this, connection = connections_.begin()] { serve_connection(connection); }).detach();
@@ -51,6 +51,12 @@ void FramedServer::accept_loop() {
       connections_.pop_front();
     }
   }
+}
+
+bool FramedServer::welcome(int socket) const {
+  if (!options_.peer_uid) return true;
+  const auto peer = os::peer_credentials(socket);
+  return peer && peer->uid == *options_.peer_uid;
 }
 
 void FramedServer::serve_connection(std::list<Connection>::iterator connection) {

@@ -5,6 +5,7 @@
 #include <spawn.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -216,6 +217,14 @@ TEST_F(KeyDaemons, TheSocketsTakeOnlyTheirOwnRequests) {
   ASSERT_TRUE(fd);
   ASSERT_TRUE(os::write_all(fd->get(), Bytes{0xff, 0xff, 0xff, 0xff}, Deadline::in_ms(1000)));
   EXPECT_FALSE(os::receive_frame(fd->get(), 100, 0, Deadline::in_ms(2000))) << "an absurd length ends the connection";
+}
+
+TEST_F(KeyDaemons, AnotherUserThanTheOneASocketIsForIsTurnedAway) {
+  start_wsd({"--decap-peer-uid", std::to_string(::getuid() + 1), "--authorize-peer-uid", std::to_string(::getuid())});
+  const auto node = wait_node();
+  auto sent = crypto::SealedRequest::create(node.key);
+  ASSERT_EQ(authorize(ticket_, sent->enc(), node.key.key_id), v1::OK);
+  EXPECT_FALSE(ask<v1::DecapReply>("decap.sock", v1::DecapRequest()));
 }
 
 TEST_F(KeyDaemons, ANewKeyServiceMeansNewKeysWithinSeconds) {

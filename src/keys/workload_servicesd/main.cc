@@ -23,6 +23,7 @@ struct Flags {
   wsd::KeeperTimes times;
   int64_t ticket_ttl_ms = wsd::kTicketTtlMs;
   size_t max_requests_per_key = wsd::kMaxSeenPerKey;
+  std::optional<uint32_t> decap_peer_uid, authorize_peer_uid;
 };
 
 std::vector<crypto::KemId> kems_of(const std::vector<std::string>& suites) {
@@ -66,9 +67,9 @@ Result<void> serve(const Flags& flags) {
   wsd::RequestDesk desk(*service, ring, tickets, signer);
 
   const auto on = [&desk](bool (*serve)(wsd::RequestDesk&, int)) { return [&desk, serve](int socket) { return serve(desk, socket); }; };
-  TIE_TRY(const auto authorize, wsd::FramedServer::start(flags.authorize_socket, wsd::kMaxAuthorizeConnections, on(wsd::serve_authorize)));
-  TIE_TRY(const auto decap, wsd::FramedServer::start(flags.decap_socket, wsd::kMaxDecapConnections, on(wsd::serve_decap)));
-  TIE_TRY(const auto claims, wsd::FramedServer::start(flags.claims_socket, wsd::kMaxClaimsConnections, on(wsd::serve_claims)));
+  TIE_TRY(const auto authorize, wsd::FramedServer::start(flags.authorize_socket, {wsd::kMaxAuthorizeConnections, flags.authorize_peer_uid}, on(wsd::serve_authorize)));
+  TIE_TRY(const auto decap, wsd::FramedServer::start(flags.decap_socket, {wsd::kMaxDecapConnections, flags.decap_peer_uid}, on(wsd::serve_decap)));
+  TIE_TRY(const auto claims, wsd::FramedServer::start(flags.claims_socket, {wsd::kMaxClaimsConnections, std::nullopt}, on(wsd::serve_claims)));
   wsd::Publisher publisher(flags.control_socket, ring, [&keeper](const crypto::Digest& id) { keeper.revoke(id); });
   std::thread publishing([&publisher] { publisher.run(); });
   if (!wsd::hidden_memory_available()) TIE_LOG("workload_servicesd", "no memfd_secret here: binding keys lie in locked memory");
@@ -88,6 +89,8 @@ void add_options(CLI::App& app, Flags& flags) {
   app.add_option("--control-socket", flags.control_socket, "cloudboard-control.sock of cloudboardd")->required();
   app.add_option("--release-manifest", flags.release_manifest, "the launcher's manifest of the installed files")->required();
   app.add_option("--assets", flags.assets, "folder with models/NAME/ and prompts/")->required();
+  app.add_option("--decap-peer-uid", flags.decap_peer_uid, "only this user may decapsulate (where the helpers have a user of their own)");
+  app.add_option("--authorize-peer-uid", flags.authorize_peer_uid, "only this user may register tickets");
   app.add_option("--suite", flags.suites, "request key suites, preferred first")->check(CLI::IsMember({"xwing", "x25519"}));
   app.add_option("--key-lifetime-ms", flags.times.lifetime_ms, "life of a request key; replaced at half of it")->check(CLI::Range(1000, 7 * 24 * 3600 * 1000));
   app.add_option("--key-grace-ms", flags.times.grace_ms, "a key still answers this long after its expiry")->check(CLI::Range(0, 300'000));
