@@ -124,6 +124,8 @@ struct HttpServer::Impl final : httplib::Server {
   void set_up() {
     new_task_queue = [] { return new ConnectionThreads; };
     set_payload_max_length(kMaxHttpBodyBytes);
+    set_keep_alive_max_count(kMaxRequestsPerConnection);  // these two are only told to the client; serve_connection keeps them
+    set_keep_alive_timeout(kIdleConnectionTimeoutMs / 1000);
     auto serve = [this](const httplib::Request& request, httplib::Response& response) { answer(request, response); };
     Get(".*", serve).Post(".*", serve).Put(".*", serve).Patch(".*", serve).Delete(".*", serve).Options(".*", serve);
     set_pre_routing_handler([this](const httplib::Request&, httplib::Response& response) {
@@ -137,6 +139,9 @@ struct HttpServer::Impl final : httplib::Server {
     };
     set_error_handler(own_words);
   }
+
+  // The library listens with a queue of five: a burst of clients would wait a second for its SYN to be sent again.
+  void widen_backlog() { ::listen(svr_sock_, kMaxHttpConnections); }
 
   void refuse(int status, const std::string& sentence, httplib::Response& response) {
     HttpReply reply;
@@ -219,6 +224,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerOptions options,
     return fail(Code::kIo, "cannot listen on " + options.host + ":" + std::to_string(options.port) +
                                ": the port is in use, perhaps by another `tie proxy`; choose one with --port");
   }
+  impl->widen_backlog();
   impl->acceptor = std::thread([server = impl.get()] { server->listen_after_bind(); });
   while (!impl->is_running()) std::this_thread::yield();
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));

@@ -112,8 +112,6 @@ void append_text_logprobs(std::string& out, const Range& entries, uint64_t& offs
   if (any_top) {
     out += ',';
     append_list(out, "top_logprobs", entries, [&](const v1::TokenLogprob& entry) { append_legacy_top(out, entry); });
-  } else {
-    out += R"(,"top_logprobs":null)";
   }
   out += ',';
   append_list(out, "text_offset", entries, [&](const v1::TokenLogprob& entry) {

@@ -31,7 +31,7 @@ void StreamedAnswer::end_chunk(std::string& out, const std::string& finish) cons
 void StreamedAnswer::append_role(std::string& out, size_t choice) {
   role_sent_[choice] = true;
   begin_chunk(out, choice);
-  out += R"(,"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null)";
+  out += R"(,"delta":{"role":"assistant","content":"","refusal":null})";
   end_chunk(out, {});
 }
 
@@ -70,11 +70,10 @@ void StreamedAnswer::append_chat_delta(std::string& out, size_t choice, const v1
     append_json_string(out, call.arguments_fragment());
     out += i + 1 == event.tool_calls_size() ? "}}]" : "}}";
   }
-  out += R"(},"logprobs":)";
+  out += '}';
   if (wants_logprobs_ && event.logprobs_size() > 0) {
+    out += R"(,"logprobs":)";
     append_chat_logprobs(out, event.logprobs());
-  } else {
-    out += "null";
   }
   end_chunk(out, event.finish_reason());
 }

@@ -1,0 +1,78 @@
+"""`tie` in the terminal against the real node."""
+import json
+import subprocess
+
+import support
+
+
+def test_ask_prints_the_answer_alone(node):
+    done = node.tie("ask", "Say hello.", "--max-tokens", "12", "--temperature", "0", "--stats")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+    assert "unattested; release=" in done.stderr and "tokens/s" in done.stderr
+
+
+def test_ask_as_json_from_standard_input(node):
+    done = node.tie("ask", "--json", "--max-tokens", "8", "--temperature", "0", input="Say hello.")
+    answer = json.loads(done.stdout)
+    assert answer["complete"] is True and answer["text"] and answer["model"] == node.model
+    assert answer["usage"]["completion_tokens"] <= 8
+
+
+def test_chat_remembers_and_leaves(node):
+    done = node.tie("chat", "--max-tokens", "12", "--temperature", "0", input="Hello\n/keys\n/clear\nHello again\n/exit\n")
+    assert done.returncode == 0, done.stderr
+    assert "UNATTESTED" in done.stdout and done.stdout.count("unattested; release=") == 2
+
+
+def test_keys_shows_each_check(node):
+    done = node.tie("keys")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "X-Wing" in done.stdout and "UNATTESTED" in done.stdout and "FAIL" not in done.stdout
+    assert node.model in done.stdout
+
+
+def test_models_lists_the_model(node):
+    done = node.tie("models")
+    assert done.returncode == 0 and node.model in done.stdout and "8192" in done.stdout
+
+
+def test_a_wrong_model_names_the_right_ones(node):
+    done = node.tie("ask", "hi", "--model", "nope")
+    assert done.returncode == 1 and node.model in done.stderr
+
+
+def test_yesterdays_policy_refuses_a_changed_release(node, tmp_path):
+    shown = node.tie("policy", "show").stdout
+    release = next(w for w in shown.replace('"', " ").split() if len(w) == 64)
+    changed = release[:-1] + ("0" if release[-1] != "0" else "1")
+    policy = tmp_path / "policy.toml"
+    policy.write_text(shown.replace(release, changed))
+    done = subprocess.run([str(support.tie_program()), "ask", "hi", "--node", node.node, "--policy", str(policy)], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 4 and done.stdout == ""
+
+
+def test_model_assets_are_checked(tmp_path):
+    import os
+    environment = dict(os.environ, TIE_ASSETS=str(tmp_path))
+
+    def tie(*words):
+        return subprocess.run([str(support.tie_program()), *words], capture_output=True, text=True, timeout=60, env=environment)
+
+    if not support.tie_program() or not support.model_file():
+        import pytest
+        pytest.skip("no `tie` or no model file")
+    assert tie("model", "add", str(support.model_file()), "--name", "m").returncode == 0
+    assert tie("model", "add", str(support.model_file()), "--name", "m").returncode == 1
+    for bad in ("../m", ".m", "a/b", "", "x" * 60, "a b"):
+        assert tie("model", "add", str(support.model_file()), f"--name={bad}").returncode == 1 or bad == ""
+    assert tie("model", "list", "--quiet").stdout.split()[0] == "m"
+    assert tie("model", "verify").returncode == 0
+    image = tmp_path / "models/m/tokenizer.img"
+    data = bytearray(image.read_bytes())
+    data[len(data) // 2] ^= 1
+    image.write_bytes(data)
+    broken = tie("model", "verify", "m")
+    assert broken.returncode == 1 and "tokenizer.img" in broken.stderr
+    assert tie("model", "remove", "m").returncode == 0
+    assert tie("model", "list", "--quiet").stdout.split() == [n for n in tie("model", "list", "--quiet").stdout.split()]
