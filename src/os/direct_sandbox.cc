@@ -1,6 +1,6 @@
-// Our own sandbox launcher: one clone into all namespaces, a root of named mounts, no capabilities, the filter, exec. It builds what
-// bubblewrap builds for the same profile (the compromise harness runs under both) at about a quarter of the cost, and adds noexec on
-// everything but programs and libraries. Source: docs/decisions/own-sandbox-launcher.md.
+// Our own sandbox launcher: one clone into all namespaces, a root of named mounts, no capabilities, the filter, exec.
+// It builds what bubblewrap builds for the same profile (the compromise harness runs under both) at about a quarter of
+// the cost, and adds noexec on everything but programs and libraries. Source: docs/decisions/own-sandbox-launcher.md.
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
@@ -28,12 +28,18 @@
 namespace tie::os {
 namespace {
 
-constexpr uint64_t kNamespaces = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP;
-constexpr const char* kStagingPoint = "/tmp";  // any folder of the host: the new root is mounted there, in the child's own namespace only
+constexpr uint64_t kNamespaces =
+    CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP;
+constexpr const char* kStagingPoint =
+    "/tmp";  // any folder of the host: the new root is mounted there, in the child's own namespace only
 constexpr int kLastCapability = 63;
 
-int open_tree(const char* path) { return static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE)); }
-long move_mount(int mount, const char* target) { return ::syscall(SYS_move_mount, mount, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH); }
+int open_tree(const char* path) {
+  return static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE));
+}
+long move_mount(int mount, const char* target) {
+  return ::syscall(SYS_move_mount, mount, "", AT_FDCWD, target, MOVE_MOUNT_F_EMPTY_PATH);
+}
 long set_mount_flags(int fd, const char* path, unsigned flags, uint64_t attributes) {
   mount_attr attribute{};
   attribute.attr_set = attributes;
@@ -47,7 +53,7 @@ struct PlannedMount {
   std::vector<std::string> folders;  // to be made for it, outermost first
   uint64_t attributes = 0;
   bool is_folder = true;
-  int tree = -1;                     // in the child
+  int tree = -1;  // in the child
 };
 
 struct DirectPlan {
@@ -62,7 +68,8 @@ struct DirectPlan {
 
 std::vector<std::string> folders_to(const std::string& path) {
   std::vector<std::string> out;
-  for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) out.push_back(kStagingPoint + path.substr(0, slash));
+  for (size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1))
+    out.push_back(kStagingPoint + path.substr(0, slash));
   return out;
 }
 
@@ -75,7 +82,8 @@ Result<PlannedMount> plan_mount(const Bind& bind) {
   out.target = kStagingPoint + at;
   out.folders = folders_to(at);
   out.is_folder = S_ISDIR(st.st_mode);
-  out.attributes = MOUNT_ATTR_NOSUID | (bind.device ? 0 : MOUNT_ATTR_NODEV) | (bind.executable ? 0 : MOUNT_ATTR_NOEXEC) | (bind.writable ? 0 : MOUNT_ATTR_RDONLY);
+  out.attributes = MOUNT_ATTR_NOSUID | (bind.device ? 0 : MOUNT_ATTR_NODEV) |
+                   (bind.executable ? 0 : MOUNT_ATTR_NOEXEC) | (bind.writable ? 0 : MOUNT_ATTR_RDONLY);
   return out;
 }
 
@@ -107,19 +115,23 @@ void place_mount(const PlannedMount& mount) {
     if (fd < 0) child_fails("making a mount point");
     ::close(fd);
   }
-  if (set_mount_flags(mount.tree, "", AT_EMPTY_PATH | AT_RECURSIVE, mount.attributes) != 0) child_fails("restricting a mount");
+  if (set_mount_flags(mount.tree, "", AT_EMPTY_PATH | AT_RECURSIVE, mount.attributes) != 0)
+    child_fails("restricting a mount");
   if (move_mount(mount.tree, mount.target.c_str()) != 0) child_fails("mounting");
   ::close(mount.tree);
 }
 
-// The parts of /proc that reach beyond the pid namespace are made read-only: root's number outside, which files there belong to, may be ours.
+// The parts of /proc that reach beyond the pid namespace are made read-only: root's number outside, which files there
+// belong to, may be ours.
 void mount_proc() {
   if (::mkdir("/tmp/proc", 0755) != 0 && errno != EEXIST) child_fails("making /proc");
-  if (::mount("proc", "/tmp/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) child_fails("mounting /proc");
+  if (::mount("proc", "/tmp/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0)
+    child_fails("mounting /proc");
   for (const char* part : {"/tmp/proc/sys", "/tmp/proc/sysrq-trigger", "/tmp/proc/irq", "/tmp/proc/bus"}) {
     int tree = open_tree(part);
     if (tree < 0) continue;
-    if (set_mount_flags(tree, "", AT_EMPTY_PATH | AT_RECURSIVE, MOUNT_ATTR_RDONLY) != 0 || move_mount(tree, part) != 0) child_fails("restricting /proc");
+    if (set_mount_flags(tree, "", AT_EMPTY_PATH | AT_RECURSIVE, MOUNT_ATTR_RDONLY) != 0 || move_mount(tree, part) != 0)
+      child_fails("restricting /proc");
     ::close(tree);
   }
 }
@@ -129,14 +141,18 @@ void build_root(DirectPlan& plan) {
   // Sources first: the new root may hide where they are.
   for (PlannedMount& mount : plan.mounts)
     if ((mount.tree = open_tree(mount.source.c_str())) < 0) child_fails("opening a mount's source");
-  if (::mount("tmpfs", kStagingPoint, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0755,size=1m") != 0) child_fails("mounting the root");
+  if (::mount("tmpfs", kStagingPoint, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0755,size=1m") != 0)
+    child_fails("mounting the root");
   if (plan.proc) mount_proc();
   for (const auto& folders : plan.tmpfs) {
     make_folders(folders);
-    if (::mount("tmpfs", folders.back().c_str(), "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0700") != 0) child_fails("mounting a tmpfs");
+    if (::mount("tmpfs", folders.back().c_str(), "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0700") != 0)
+      child_fails("mounting a tmpfs");
   }
   for (const PlannedMount& mount : plan.mounts) place_mount(mount);
-  if (::chdir(kStagingPoint) != 0 || ::syscall(SYS_pivot_root, ".", ".") != 0 || ::umount2(".", MNT_DETACH) != 0 || ::chdir("/") != 0) child_fails("changing the root");
+  if (::chdir(kStagingPoint) != 0 || ::syscall(SYS_pivot_root, ".", ".") != 0 || ::umount2(".", MNT_DETACH) != 0 ||
+      ::chdir("/") != 0)
+    child_fails("changing the root");
   if (set_mount_flags(AT_FDCWD, "/", 0, MOUNT_ATTR_RDONLY) != 0) child_fails("making the root read-only");
 }
 
@@ -168,7 +184,8 @@ void die_with_parent(int life) {
   apply_limits(plan.spawn.limits);
   drop_capabilities();
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) child_fails("PR_SET_NO_NEW_PRIVS");
-  if (plan.filter.len > 0 && ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &plan.filter) != 0) child_fails("installing the filter");
+  if (plan.filter.len > 0 && ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &plan.filter) != 0)
+    child_fails("installing the filter");
   ::execve(words[0], words, environment);
   child_fails("starting the program");
 }
@@ -177,7 +194,8 @@ void die_with_parent(int life) {
 
 class DirectLauncher final : public SandboxLauncher {
  public:
-  explicit DirectLauncher(Fd life_reader, Fd life_writer) : life_reader_(std::move(life_reader)), life_writer_(std::move(life_writer)) {}
+  explicit DirectLauncher(Fd life_reader, Fd life_writer)
+      : life_reader_(std::move(life_reader)), life_writer_(std::move(life_writer)) {}
   const char* name() const override { return "direct"; }
 
   Result<SandboxedProcess> spawn(const SandboxProfile& profile, const SpawnDescriptors& descriptors) override {
@@ -213,7 +231,8 @@ class DirectLauncher final : public SandboxLauncher {
     plan.gid_map = "1000 " + std::to_string(::getegid()) + " 1";
     plan.life = life_reader_.get();
     TIE_TRY(const Bytes* program, filter(profile.syscalls));
-    plan.filter = {static_cast<unsigned short>(program->size() / sizeof(sock_filter)), reinterpret_cast<sock_filter*>(const_cast<uint8_t*>(program->data()))};
+    plan.filter = {static_cast<unsigned short>(program->size() / sizeof(sock_filter)),
+                   reinterpret_cast<sock_filter*>(const_cast<uint8_t*>(program->data()))};
     return plan;
   }
 
@@ -240,7 +259,8 @@ class DirectLauncher final : public SandboxLauncher {
 
 Result<std::unique_ptr<SandboxLauncher>> make_direct_launcher() {
   // An empty change of nothing: tells whether the call exists.
-  if (set_mount_flags(-1, "", AT_EMPTY_PATH, 0) != 0 && errno == ENOSYS) return fail(Code::kNotReady, "the kernel lacks mount_setattr (Linux 5.12)");
+  if (set_mount_flags(-1, "", AT_EMPTY_PATH, 0) != 0 && errno == ENOSYS)
+    return fail(Code::kNotReady, "the kernel lacks mount_setattr (Linux 5.12)");
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return fail_errno("pipe", errno);
   return std::make_unique<DirectLauncher>(Fd(ends[0]), Fd(ends[1]));

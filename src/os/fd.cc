@@ -29,7 +29,8 @@ Result<void> wait_for(int fd, short events, Deadline deadline) {
   }
 }
 
-// A blocking stream can only be written without blocking when the call says so; plain files and pipes get small writes after poll.
+// A blocking stream can only be written without blocking when the call says so; plain files and pipes get small writes
+// after poll.
 ssize_t write_some(int fd, ByteView bytes, bool& is_socket) {
   if (is_socket) {
     ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -51,9 +52,13 @@ Result<Fd> Fd::duplicate() const {
   return Fd(copy);
 }
 
-Result<void> wait_readable(int fd, Deadline deadline) { return wait_for(fd, POLLIN, deadline); }
+Result<void> wait_readable(int fd, Deadline deadline) {
+  return wait_for(fd, POLLIN, deadline);
+}
 
-Result<void> wait_writable(int fd, Deadline deadline) { return wait_for(fd, POLLOUT, deadline); }
+Result<void> wait_writable(int fd, Deadline deadline) {
+  return wait_for(fd, POLLOUT, deadline);
+}
 
 Result<void> read_exact(int fd, std::span<uint8_t> out, Deadline deadline) {
   size_t done = 0;
@@ -103,7 +108,8 @@ Result<Bytes> read_file(const std::string& path, size_t max_bytes) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return fail_errno(path, errno);
     if (n == 0) return out;
-    if (out.size() > max_bytes) return fail(Code::kTooLarge, path + " is larger than " + std::to_string(max_bytes) + " bytes");
+    if (out.size() > max_bytes)
+      return fail(Code::kTooLarge, path + " is larger than " + std::to_string(max_bytes) + " bytes");
   }
 }
 

@@ -1,5 +1,5 @@
-// Owned file descriptors and whole reads and writes. A descriptor is closed with its object. All descriptors the product opens are
-// CLOEXEC. Threads: an Fd belongs to one thread at a time.
+// Owned file descriptors and whole reads and writes. A descriptor is closed with its object. All descriptors the
+// product opens are CLOEXEC. Threads: an Fd belongs to one thread at a time.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -39,7 +39,8 @@ class Fd {
   int fd_ = -1;
 };
 
-// Reads exactly out.size() bytes. End of stream before that: kIo "connection closed" (out may be partly filled). kDeadline when late.
+// Reads exactly out.size() bytes. End of stream before that: kIo "connection closed" (out may be partly filled).
+// kDeadline when late.
 Result<void> read_exact(int fd, std::span<uint8_t> out, Deadline deadline);
 Result<void> write_all(int fd, ByteView bytes, Deadline deadline);
 // A whole file, at most max_bytes (else kTooLarge).

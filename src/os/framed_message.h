@@ -28,7 +28,8 @@ template <typename Message>
 Result<Received<Message>> receive_message(int socket, size_t max_bytes, Deadline deadline, size_t max_fds = 0) {
   TIE_TRY(Frame frame, receive_frame(socket, max_bytes, max_fds, deadline));
   Received<Message> out;
-  bool valid = frame.payload.size() <= INT32_MAX && out.message.ParseFromArray(frame.payload.data(), static_cast<int>(frame.payload.size()));
+  bool valid = frame.payload.size() <= INT32_MAX &&
+               out.message.ParseFromArray(frame.payload.data(), static_cast<int>(frame.payload.size()));
   secure_zero(frame.payload);
   if (!valid) return fail(Code::kCorrupt, "bytes are not a valid message");
   out.fds = std::move(frame.fds);

@@ -12,10 +12,13 @@ constexpr size_t kMaxWord = 40;
 constexpr size_t kMaxIdShown = 16;
 
 bool is_word_char(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.' || c == '?';
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' ||
+         c == '.' || c == '?';
 }
 
-bool is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }
+bool is_hex(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+}
 
 }  // namespace
 
@@ -58,8 +61,10 @@ bool line_matches_format(std::string_view line, std::string_view format) {
     size_t length = 0;
     while (length < line.size() && length < kMaxWord && is_word_char(line[length])) ++length;
     if (length == 0) return false;
-    // The argument ends where the fixed text after it begins; no fixed text begins with a word character in practice, but a dot may.
-    while (length > 1 && !format.empty() && format[0] != '{' && !line.substr(length).starts_with(format.substr(0, 1))) --length;
+    // The argument ends where the fixed text after it begins; no fixed text begins with a word character in practice,
+    // but a dot may.
+    while (length > 1 && !format.empty() && format[0] != '{' && !line.substr(length).starts_with(format.substr(0, 1)))
+      --length;
     line.remove_prefix(length);
   }
 }

@@ -9,7 +9,8 @@ namespace {
 
 TEST(Log, WritesOneLineThatMatchesItsOwnFormat) {
   ::testing::internal::CaptureStderr();
-  TIE_LOG("os_test", "port {} request {} ended with {} after {} s", 8443, LogId("0123456789abcdef0123"), Code::kOverloaded, 1.5);
+  TIE_LOG("os_test", "port {} request {} ended with {} after {} s", 8443, LogId("0123456789abcdef0123"),
+          Code::kOverloaded, 1.5);
   std::string line = ::testing::internal::GetCapturedStderr();
   EXPECT_EQ(line, "os_test: port 8443 request 0123456789abcdef ended with OVERLOADED after 1.500 s\n");
   line.pop_back();

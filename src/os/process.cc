@@ -32,8 +32,10 @@ constexpr int kMaxActivationFds = 16;
 
 bool variable_may_stay(std::string_view entry) {
   std::string_view name = entry.substr(0, entry.find('='));
-  constexpr std::array kNames = {"PATH", "LANG", "XDG_RUNTIME_DIR", "NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"};
-  return name.starts_with("TIE_") || std::any_of(kNames.begin(), kNames.end(), [&](const char* n) { return name == n; });
+  constexpr std::array kNames = {"PATH",       "LANG",       "XDG_RUNTIME_DIR", "NOTIFY_SOCKET",
+                                 "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"};
+  return name.starts_with("TIE_") ||
+         std::any_of(kNames.begin(), kNames.end(), [&](const char* n) { return name == n; });
 }
 
 void clean_environment() {
@@ -94,7 +96,9 @@ Result<std::vector<Fd>> activation_fds() {
   if (*count < 0 || *count > kMaxActivationFds) return fail(Code::kOutOfRange, "LISTEN_FDS is not a sensible number");
   for (int fd = kFirstActivationFd; fd < kFirstActivationFd + *count; ++fd) {
     int flags = ::fcntl(fd, F_GETFD);
-    if (flags < 0) return fail(Code::kFailedPrecondition, "LISTEN_FDS names descriptor " + std::to_string(fd) + ", which is not open");
+    if (flags < 0)
+      return fail(Code::kFailedPrecondition,
+                  "LISTEN_FDS names descriptor " + std::to_string(fd) + ", which is not open");
     ::fcntl(fd, F_SETFD, flags | FD_CLOEXEC);
     out.emplace_back(fd);
   }
@@ -105,7 +109,8 @@ Result<Fd> activation_connection() {
   TIE_TRY(std::vector<Fd> fds, activation_fds());
   if (fds.size() != 1)
     return fail(Code::kFailedPrecondition,
-                "this program serves one connection handed over as descriptor 3 (LISTEN_FDS=1): start it through its socket, by `tie up` or systemd");
+                "this program serves one connection handed over as descriptor 3 (LISTEN_FDS=1): start it through its "
+                "socket, by `tie up` or systemd");
   return std::move(fds[0]);
 }
 
@@ -115,10 +120,13 @@ Result<Fd> pidfd_open(pid_t pid) {
   return Fd(static_cast<int>(fd));
 }
 
-Result<Fd> pidfd_of_self() { return pidfd_open(::getpid()); }
+Result<Fd> pidfd_of_self() {
+  return pidfd_open(::getpid());
+}
 
 Result<void> pidfd_signal(int pidfd, int signal) {
-  if (::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0) != 0) return fail_errno("signalling a process", errno);
+  if (::syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0) != 0)
+    return fail_errno("signalling a process", errno);
   return {};
 }
 

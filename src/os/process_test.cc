@@ -15,7 +15,8 @@
 namespace tie::os {
 namespace {
 
-// What a process does to itself cannot be undone, so each test does it in a child; the child's exit status is the verdict.
+// What a process does to itself cannot be undone, so each test does it in a child; the child's exit status is the
+// verdict.
 int in_child(const std::function<int()>& body) {
   pid_t pid = ::fork();
   if (pid == 0) ::_exit(body());
@@ -26,48 +27,48 @@ int in_child(const std::function<int()>& body) {
 
 TEST(Process, HardeningClosesTheKnownDoors) {
   EXPECT_EQ(0, in_child([] {
-    ::setenv("LD_PRELOAD_TEST", "x", 1);
-    ::setenv("TIE_KEPT", "y", 1);
-    if (!harden_process()) return 1;
+              ::setenv("LD_PRELOAD_TEST", "x", 1);
+              ::setenv("TIE_KEPT", "y", 1);
+              if (!harden_process()) return 1;
 #ifndef TIE_SANITIZED
-    if (::prctl(PR_GET_DUMPABLE) != 0) return 2;
+              if (::prctl(PR_GET_DUMPABLE) != 0) return 2;
 #endif
-    if (::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1) return 3;
-    rlimit core{};
-    ::getrlimit(RLIMIT_CORE, &core);
-    if (core.rlim_max != 0) return 4;
-    if (::getenv("LD_PRELOAD_TEST") != nullptr || ::getenv("HOME") != nullptr) return 5;
-    if (::getenv("TIE_KEPT") == nullptr) return 6;
-    int ends[2];
-    if (::pipe(ends) != 0) return 7;
-    ::close(ends[0]);
-    return ::write(ends[1], "x", 1) < 0 ? 0 : 8;  // SIGPIPE would end the child
-  }));
+              if (::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1) return 3;
+              rlimit core{};
+              ::getrlimit(RLIMIT_CORE, &core);
+              if (core.rlim_max != 0) return 4;
+              if (::getenv("LD_PRELOAD_TEST") != nullptr || ::getenv("HOME") != nullptr) return 5;
+              if (::getenv("TIE_KEPT") == nullptr) return 6;
+              int ends[2];
+              if (::pipe(ends) != 0) return 7;
+              ::close(ends[0]);
+              return ::write(ends[1], "x", 1) < 0 ? 0 : 8;  // SIGPIPE would end the child
+            }));
 }
 
 TEST(Process, ActivationTakesDescriptorThreeOnce) {
   EXPECT_EQ(0, in_child([] {
-    auto pair = socket_pair();
-    if (!pair || ::dup2(pair->first.get(), 3) < 0) return 1;
-    if (pair->first.get() == 3) pair->first.release();
-    ::setenv("LISTEN_FDS", "1", 1);
-    auto fd = activation_connection();
-    if (!fd || fd->get() != 3 || !(::fcntl(3, F_GETFD) & FD_CLOEXEC)) return 2;
-    return activation_connection().has_value() ? 3 : 0;
-  }));
+              auto pair = socket_pair();
+              if (!pair || ::dup2(pair->first.get(), 3) < 0) return 1;
+              if (pair->first.get() == 3) pair->first.release();
+              ::setenv("LISTEN_FDS", "1", 1);
+              auto fd = activation_connection();
+              if (!fd || fd->get() != 3 || !(::fcntl(3, F_GETFD) & FD_CLOEXEC)) return 2;
+              return activation_connection().has_value() ? 3 : 0;
+            }));
 }
 
 TEST(Process, ActivationForAnotherProcessIsNotOurs) {
   EXPECT_EQ(0, in_child([] {
-    ::setenv("LISTEN_FDS", "1", 1);
-    ::setenv("LISTEN_PID", "1", 1);
-    auto fds = activation_fds();
-    return fds && fds->empty() ? 0 : 1;
-  }));
+              ::setenv("LISTEN_FDS", "1", 1);
+              ::setenv("LISTEN_PID", "1", 1);
+              auto fds = activation_fds();
+              return fds && fds->empty() ? 0 : 1;
+            }));
   EXPECT_EQ(0, in_child([] {
-    ::setenv("LISTEN_FDS", "1000000", 1);
-    return activation_fds().has_value() ? 1 : 0;
-  }));
+              ::setenv("LISTEN_FDS", "1000000", 1);
+              return activation_fds().has_value() ? 1 : 0;
+            }));
 }
 
 TEST(Process, PidfdWaitsSignalsAndSeesTheExit) {
@@ -86,11 +87,11 @@ TEST(Process, PidfdWaitsSignalsAndSeesTheExit) {
 
 TEST(Process, TerminationArrivesOnTheDescriptor) {
   EXPECT_EQ(0, in_child([] {
-    auto fd = termination_signal_fd();
-    if (!fd) return 1;
-    ::kill(::getpid(), SIGTERM);
-    return wait_readable(fd->get(), Deadline::in_ms(1000)) ? 0 : 2;
-  }));
+              auto fd = termination_signal_fd();
+              if (!fd) return 1;
+              ::kill(::getpid(), SIGTERM);
+              return wait_readable(fd->get(), Deadline::in_ms(1000)) ? 0 : 2;
+            }));
 }
 
 TEST(Process, ReadinessIsToldOnceOnTheLaunchersPipe) {

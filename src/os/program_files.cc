@@ -28,7 +28,8 @@ class Elf {
     Elf elf;
     TIE_TRY(elf.file_, Mapping::file_read_only(path));
     const auto* header = elf.at<Elf64_Ehdr>(0);
-    if (header == nullptr || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != ELFCLASS64)
+    if (header == nullptr || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 ||
+        header->e_ident[EI_CLASS] != ELFCLASS64)
       return fail(Code::kCorrupt, path + " is not a 64-bit ELF program");
     elf.header_ = header;
     return elf;
@@ -38,7 +39,8 @@ class Elf {
   std::string interpreter() const {
     for (size_t i = 0; i < header_->e_phnum; ++i) {
       const auto* segment = at<Elf64_Phdr>(header_->e_phoff + i * sizeof(Elf64_Phdr));
-      if (segment != nullptr && segment->p_type == PT_INTERP) return c_string(bytes(segment->p_offset, segment->p_filesz));
+      if (segment != nullptr && segment->p_type == PT_INTERP)
+        return c_string(bytes(segment->p_offset, segment->p_filesz));
     }
     return {};
   }
@@ -61,7 +63,9 @@ class Elf {
     auto view = bytes(offset, sizeof(T));
     return view.empty() || offset % alignof(T) != 0 ? nullptr : reinterpret_cast<const T*>(view.data());
   }
-  const Elf64_Shdr* section_header(size_t index) const { return at<Elf64_Shdr>(header_->e_shoff + index * sizeof(Elf64_Shdr)); }
+  const Elf64_Shdr* section_header(size_t index) const {
+    return at<Elf64_Shdr>(header_->e_shoff + index * sizeof(Elf64_Shdr));
+  }
   std::span<const std::byte> bytes(uint64_t offset, uint64_t size) const {
     if (offset > file_.size() || size > file_.size() - offset) return {};
     return file_.bytes().subspan(offset, size);
@@ -107,11 +111,13 @@ Result<std::string> output_of(const std::string& command, const std::vector<std:
   if (!complete) ::kill(pid, SIGKILL);
   int status = 0;
   ::waitpid(pid, &status, 0);
-  if (!complete || !WIFEXITED(status) || WEXITSTATUS(status) != 0) return fail(Code::kCorrupt, command + " failed: " + out.substr(0, 300));
+  if (!complete || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    return fail(Code::kCorrupt, command + " failed: " + out.substr(0, 300));
   return out;
 }
 
-// Lines are "\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x...)", "\t/lib64/ld-linux-x86-64.so.2 (0x...)" or "... => not found".
+// Lines are "\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x...)", "\t/lib64/ld-linux-x86-64.so.2 (0x...)" or "...
+// => not found".
 Result<std::vector<std::string>> parse_list(const std::string& text, const std::string& loader) {
   std::vector<std::string> out;
   for (size_t start = 0; start < text.size();) {

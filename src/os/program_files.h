@@ -1,5 +1,6 @@
-// Which shared libraries a program needs, so that a sandbox root and the release measurement contain these and no others.
-// The loader itself is asked (`ld.so --list`), which maps the program but runs none of its code. Used by the launcher at start.
+// Which shared libraries a program needs, so that a sandbox root and the release measurement contain these and no
+// others. The loader itself is asked (`ld.so --list`), which maps the program but runs none of its code. Used by the
+// launcher at start.
 #pragma once
 #include <string>
 #include <vector>

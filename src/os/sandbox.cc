@@ -105,16 +105,35 @@ class UnprotectedLauncher final : public SandboxLauncher {
 
 }  // namespace
 
-std::vector<std::string> bubblewrap_command(const std::string& bubblewrap, const SandboxProfile& profile, int seccomp_fd, int status_fd) {
-  std::vector<std::string> out = {bubblewrap, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
-                                  "--uid", "1000", "--gid", "1000", "--hostname", "tie", "--cap-drop", "ALL", "--die-with-parent", "--as-pid-1", "--clearenv"};
+std::vector<std::string> bubblewrap_command(const std::string& bubblewrap, const SandboxProfile& profile,
+                                            int seccomp_fd, int status_fd) {
+  std::vector<std::string> out = {bubblewrap,
+                                  "--unshare-user",
+                                  "--unshare-pid",
+                                  "--unshare-ipc",
+                                  "--unshare-uts",
+                                  "--unshare-cgroup-try",
+                                  "--uid",
+                                  "1000",
+                                  "--gid",
+                                  "1000",
+                                  "--hostname",
+                                  "tie",
+                                  "--cap-drop",
+                                  "ALL",
+                                  "--die-with-parent",
+                                  "--as-pid-1",
+                                  "--clearenv"};
   auto add = [&](std::initializer_list<std::string> words) { out.insert(out.end(), words); };
   if (!profile.host_network) add({"--unshare-net"});
   for (const auto& [name, value] : profile.environment) add({"--setenv", name, value});
   if (profile.proc) add({"--proc", "/proc"});
   for (const std::string& folder : profile.tmpfs) add({"--perms", "0700", "--tmpfs", folder});
   for (const Bind& bind : profile.binds)
-    add({bind.device ? "--dev-bind" : bind.writable ? "--bind" : "--ro-bind", bind.path, bind.at.empty() ? bind.path : bind.at});
+    add({bind.device     ? "--dev-bind"
+         : bind.writable ? "--bind"
+                         : "--ro-bind",
+         bind.path, bind.at.empty() ? bind.path : bind.at});
   add({"--ro-bind", profile.program, profile.program, "--remount-ro", "/", "--chdir", "/"});
   if (seccomp_fd >= 0) add({"--seccomp", std::to_string(seccomp_fd)});
   if (status_fd >= 0) add({"--json-status-fd", std::to_string(status_fd)});
@@ -146,6 +165,8 @@ Result<std::unique_ptr<SandboxLauncher>> make_bubblewrap_launcher() {
   return std::make_unique<BubblewrapLauncher>(std::move(*bubblewrap));
 }
 
-std::unique_ptr<SandboxLauncher> make_unprotected_launcher() { return std::make_unique<UnprotectedLauncher>(); }
+std::unique_ptr<SandboxLauncher> make_unprotected_launcher() {
+  return std::make_unique<UnprotectedLauncher>();
+}
 
 }  // namespace tie::os

@@ -20,13 +20,15 @@ SandboxProfile sample() {
   profile.program = "/x/program";
   profile.arguments = {"--flag", "value"};
   profile.environment = {{"LANG", "C.UTF-8"}};
-  profile.binds = {{.path = "/host/socket"}, {.path = "/host/state", .writable = true}, {.path = "/host/lib", .at = "/lib"}};
+  profile.binds = {
+      {.path = "/host/socket"}, {.path = "/host/state", .writable = true}, {.path = "/host/lib", .at = "/lib"}};
   return profile;
 }
 
 TEST(BubblewrapCommand, UnsharesEverythingAndBindsOnlyWhatIsNamed) {
   auto words = bubblewrap_command("/usr/bin/bwrap", sample(), 40, 41);
-  for (const char* flag : {"--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--as-pid-1", "--clearenv"})
+  for (const char* flag : {"--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
+                           "--die-with-parent", "--as-pid-1", "--clearenv"})
     EXPECT_NE(std::find(words.begin(), words.end(), flag), words.end()) << flag;
   EXPECT_TRUE(has_sequence(words, {"--cap-drop", "ALL"}));
   EXPECT_TRUE(has_sequence(words, {"--ro-bind", "/host/socket", "/host/socket"}));
@@ -47,7 +49,8 @@ TEST(BubblewrapCommand, TheHostNetworkIsKeptOnlyWhenAskedFor) {
 }
 
 TEST(SeccompProgram, EveryPolicyFitsAndOnlyNoneIsEmpty) {
-  for (SyscallPolicy policy : {SyscallPolicy::kPerRequest, SyscallPolicy::kDaemon, SyscallPolicy::kNetworkDaemon, SyscallPolicy::kContainer}) {
+  for (SyscallPolicy policy :
+       {SyscallPolicy::kPerRequest, SyscallPolicy::kDaemon, SyscallPolicy::kNetworkDaemon, SyscallPolicy::kContainer}) {
     auto program = seccomp_program(policy);
     ASSERT_TRUE(program) << program.error().message;
     EXPECT_GT(program->size(), 50 * sizeof(sock_filter));
@@ -61,7 +64,8 @@ TEST(ProgramFiles, ListsLoaderAndLibrariesOfADynamicProgram) {
   auto needed = program_libraries(std::filesystem::read_symlink("/proc/self/exe"));
   ASSERT_TRUE(needed) << needed.error().message;
   EXPECT_NE(needed->loader.find("ld-linux"), std::string::npos);
-  EXPECT_TRUE(std::any_of(needed->libraries.begin(), needed->libraries.end(), [](const std::string& l) { return l.find("libc.so.6") != std::string::npos; }));
+  EXPECT_TRUE(std::any_of(needed->libraries.begin(), needed->libraries.end(),
+                          [](const std::string& l) { return l.find("libc.so.6") != std::string::npos; }));
 }
 
 TEST(ProgramFiles, RefusesWhatIsNoProgram) {

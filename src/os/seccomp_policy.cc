@@ -24,45 +24,115 @@ using Names = std::span<const char* const>;
 // Names that an architecture lacks (open, stat, epoll_create on aarch64) are passed over.
 constexpr const char* kCommon[] = {
     // data
-    "read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev", "preadv2", "pwritev2", "lseek", "close", "close_range",
+    "read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev", "preadv2", "pwritev2", "lseek",
+    "close", "close_range",
     // files that exist
-    "open", "openat", "access", "faccessat", "faccessat2", "stat", "lstat", "fstat", "newfstatat", "statx", "statfs", "fstatfs", "readlink",
-    "readlinkat", "getdents64", "getcwd", "umask", "fcntl", "flock", "fadvise64", "ftruncate", "fallocate", "dup", "dup2", "dup3",
+    "open", "openat", "access", "faccessat", "faccessat2", "stat", "lstat", "fstat", "newfstatat", "statx", "statfs",
+    "fstatfs", "readlink", "readlinkat", "getdents64", "getcwd", "umask", "fcntl", "flock", "fadvise64", "ftruncate",
+    "fallocate", "dup", "dup2", "dup3",
     // waiting
-    "poll", "ppoll", "select", "pselect6", "epoll_create", "epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait", "epoll_pwait2", "eventfd",
-    "eventfd2", "timerfd_create", "timerfd_settime", "timerfd_gettime", "signalfd4", "pipe", "pipe2", "pidfd_open", "pidfd_send_signal",
-    "restart_syscall",
+    "poll", "ppoll", "select", "pselect6", "epoll_create", "epoll_create1", "epoll_ctl", "epoll_wait", "epoll_pwait",
+    "epoll_pwait2", "eventfd", "eventfd2", "timerfd_create", "timerfd_settime", "timerfd_gettime", "signalfd4", "pipe",
+    "pipe2", "pidfd_open", "pidfd_send_signal", "restart_syscall",
     // memory
-    "mmap", "munmap", "mremap", "mprotect", "pkey_mprotect", "madvise", "msync", "mincore", "brk", "mlock", "mlock2", "munlock", "membarrier", "memfd_create",
-    "memfd_secret",
+    "mmap", "munmap", "mremap", "mprotect", "pkey_mprotect", "madvise", "msync", "mincore", "brk", "mlock", "mlock2",
+    "munlock", "membarrier", "memfd_create", "memfd_secret",
     // threads and time
-    "futex", "futex_waitv", "set_robust_list", "rseq", "set_tid_address", "gettid", "sched_yield", "sched_getaffinity", "sched_setaffinity",
-    "sched_getparam", "sched_getscheduler", "sched_get_priority_max", "sched_get_priority_min", "getcpu", "clock_gettime", "clock_getres",
-    "clock_nanosleep", "nanosleep", "gettimeofday", "time", "times", "getitimer", "setitimer",
+    "futex", "futex_waitv", "set_robust_list", "rseq", "set_tid_address", "gettid", "sched_yield", "sched_getaffinity",
+    "sched_setaffinity", "sched_getparam", "sched_getscheduler", "sched_get_priority_max", "sched_get_priority_min",
+    "getcpu", "clock_gettime", "clock_getres", "clock_nanosleep", "nanosleep", "gettimeofday", "time", "times",
+    "getitimer", "setitimer",
     // itself
-    "getpid", "getppid", "getuid", "geteuid", "getgid", "getegid", "getresuid", "getresgid", "getgroups", "getpgrp", "getpgid", "getsid", "uname", "sysinfo",
-    "getrusage", "getrlimit", "setrlimit", "getrandom", "arch_prctl", "capget", "seccomp", "getpriority",
-    "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigpending", "rt_sigtimedwait", "rt_sigsuspend", "sigaltstack", "tgkill", "tkill", "kill",
-    "pause", "exit", "exit_group", "execve",
+    "getpid", "getppid", "getuid", "geteuid", "getgid", "getegid", "getresuid", "getresgid", "getgroups", "getpgrp",
+    "getpgid", "getsid", "uname", "sysinfo", "getrusage", "getrlimit", "setrlimit", "getrandom", "arch_prctl", "capget",
+    "seccomp", "getpriority", "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "rt_sigpending", "rt_sigtimedwait",
+    "rt_sigsuspend", "sigaltstack", "tgkill", "tkill", "kill", "pause", "exit", "exit_group", "execve",
     // sockets it has
-    "sendmsg", "recvmsg", "sendto", "recvfrom", "sendmmsg", "recvmmsg", "shutdown", "getsockname", "getpeername", "getsockopt", "setsockopt", "connect"};
+    "sendmsg", "recvmsg", "sendto", "recvfrom", "sendmmsg", "recvmmsg", "shutdown", "getsockname", "getpeername",
+    "getsockopt", "setsockopt", "connect"};
 
-constexpr const char* kDaemonMore[] = {
-    "bind", "listen", "accept", "accept4", "unlink", "unlinkat", "rename", "renameat", "renameat2", "mkdir", "mkdirat", "rmdir", "chmod", "fchmod",
-    "fchmodat", "truncate", "fsync", "fdatasync", "sendfile", "copy_file_range", "utimensat", "chdir", "symlinkat", "link", "linkat", "setpriority",
-    "sched_setscheduler", "sched_setattr", "sched_getattr", "mbind", "set_mempolicy", "get_mempolicy"};
+constexpr const char* kDaemonMore[] = {"bind",          "listen",          "accept",
+                                       "accept4",       "unlink",          "unlinkat",
+                                       "rename",        "renameat",        "renameat2",
+                                       "mkdir",         "mkdirat",         "rmdir",
+                                       "chmod",         "fchmod",          "fchmodat",
+                                       "truncate",      "fsync",           "fdatasync",
+                                       "sendfile",      "copy_file_range", "utimensat",
+                                       "chdir",         "symlinkat",       "link",
+                                       "linkat",        "setpriority",     "sched_setscheduler",
+                                       "sched_setattr", "sched_getattr",   "mbind",
+                                       "set_mempolicy", "get_mempolicy"};
 
 constexpr const char* kContainerMore[] = {"fork", "vfork", "wait4", "waitid", "execveat", "setsid", "setpgid"};
 
 // Answered with EPERM by name, so that an attempt is told apart from a call the kernel lacks.
-constexpr const char* kForbidden[] = {
-    "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp", "pidfd_getfd", "bpf", "perf_event_open", "userfaultfd", "io_uring_setup",
-    "io_uring_enter", "io_uring_register", "keyctl", "add_key", "request_key", "mount", "umount2", "move_mount", "open_tree", "fsopen", "fsmount",
-    "fsconfig", "fspick", "mount_setattr", "pivot_root", "chroot", "unshare", "setns", "init_module", "finit_module", "delete_module", "kexec_load",
-    "kexec_file_load", "reboot", "swapon", "swapoff", "sethostname", "setdomainname", "iopl", "ioperm", "modify_ldt", "acct", "quotactl",
-    "open_by_handle_at", "name_to_handle_at", "fanotify_init", "inotify_init1", "setuid", "setgid", "setresuid", "setresgid", "setreuid", "setregid",
-    "setgroups", "capset", "settimeofday", "clock_settime", "adjtimex", "clock_adjtime", "personality", "syslog", "vhangup", "mknod", "mknodat",
-    "execveat", "fork", "vfork"};
+constexpr const char* kForbidden[] = {"ptrace",
+                                      "process_vm_readv",
+                                      "process_vm_writev",
+                                      "process_madvise",
+                                      "kcmp",
+                                      "pidfd_getfd",
+                                      "bpf",
+                                      "perf_event_open",
+                                      "userfaultfd",
+                                      "io_uring_setup",
+                                      "io_uring_enter",
+                                      "io_uring_register",
+                                      "keyctl",
+                                      "add_key",
+                                      "request_key",
+                                      "mount",
+                                      "umount2",
+                                      "move_mount",
+                                      "open_tree",
+                                      "fsopen",
+                                      "fsmount",
+                                      "fsconfig",
+                                      "fspick",
+                                      "mount_setattr",
+                                      "pivot_root",
+                                      "chroot",
+                                      "unshare",
+                                      "setns",
+                                      "init_module",
+                                      "finit_module",
+                                      "delete_module",
+                                      "kexec_load",
+                                      "kexec_file_load",
+                                      "reboot",
+                                      "swapon",
+                                      "swapoff",
+                                      "sethostname",
+                                      "setdomainname",
+                                      "iopl",
+                                      "ioperm",
+                                      "modify_ldt",
+                                      "acct",
+                                      "quotactl",
+                                      "open_by_handle_at",
+                                      "name_to_handle_at",
+                                      "fanotify_init",
+                                      "inotify_init1",
+                                      "setuid",
+                                      "setgid",
+                                      "setresuid",
+                                      "setresgid",
+                                      "setreuid",
+                                      "setregid",
+                                      "setgroups",
+                                      "capset",
+                                      "settimeofday",
+                                      "clock_settime",
+                                      "adjtimex",
+                                      "clock_adjtime",
+                                      "personality",
+                                      "syslog",
+                                      "vhangup",
+                                      "mknod",
+                                      "mknodat",
+                                      "execveat",
+                                      "fork",
+                                      "vfork"};
 
 class Policy {
  public:
@@ -74,7 +144,9 @@ class Policy {
   void forbid(Names names) {
     for (const char* name : names) add(SCMP_ACT_ERRNO(EPERM), name, {});
   }
-  void allow_when(const char* name, std::initializer_list<scmp_arg_cmp> conditions) { add(SCMP_ACT_ALLOW, name, conditions); }
+  void allow_when(const char* name, std::initializer_list<scmp_arg_cmp> conditions) {
+    add(SCMP_ACT_ALLOW, name, conditions);
+  }
 
   Result<Bytes> program() {
     if (error_ != 0) return fail_errno("building the system call filter", error_);
@@ -84,7 +156,8 @@ class Policy {
     if (::pipe2(ends, O_CLOEXEC) != 0) return fail_errno("pipe", errno);
     Fd reader(ends[0]), writer(ends[1]);
     // A filter is a few kilobytes: less than a pipe holds.
-    if (int rc = seccomp_export_bpf(context_.get(), writer.get()); rc < 0) return fail_errno("exporting the system call filter", -rc);
+    if (int rc = seccomp_export_bpf(context_.get(), writer.get()); rc < 0)
+      return fail_errno("exporting the system call filter", -rc);
     writer.close();
     Bytes out(64 * 1024);
     ssize_t n = ::read(reader.get(), out.data(), out.size());
@@ -97,7 +170,8 @@ class Policy {
   void add(uint32_t action, const char* name, std::initializer_list<scmp_arg_cmp> conditions) {
     int number = seccomp_syscall_resolve_name(name);
     if (number == __NR_SCMP_ERROR || number < 0) return;
-    int rc = seccomp_rule_add_array(context_.get(), action, number, static_cast<unsigned>(conditions.size()), conditions.begin());
+    int rc = seccomp_rule_add_array(context_.get(), action, number, static_cast<unsigned>(conditions.size()),
+                                    conditions.begin());
     if (rc < 0 && error_ == 0) error_ = -rc;
   }
 
@@ -105,10 +179,15 @@ class Policy {
   int error_ = 0;
 };
 
-scmp_arg_cmp equals(unsigned argument, uint64_t value) { return SCMP_CMP(argument, SCMP_CMP_EQ, value); }
-scmp_arg_cmp masked(unsigned argument, uint64_t mask, uint64_t value) { return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, mask, value); }
+scmp_arg_cmp equals(unsigned argument, uint64_t value) {
+  return SCMP_CMP(argument, SCMP_CMP_EQ, value);
+}
+scmp_arg_cmp masked(unsigned argument, uint64_t mask, uint64_t value) {
+  return SCMP_CMP(argument, SCMP_CMP_MASKED_EQ, mask, value);
+}
 
-constexpr uint64_t kNamespaceFlags = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
+constexpr uint64_t kNamespaceFlags =
+    CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
 
 // SOCK_CLOEXEC and SOCK_NONBLOCK share the argument with the type.
 constexpr uint64_t kSocketTypeMask = 0xf;
@@ -116,7 +195,8 @@ constexpr uint64_t kSocketTypeMask = 0xf;
 void allow_sockets(Policy& policy, SyscallPolicy kind) {
   bool tcp = kind == SyscallPolicy::kNetworkDaemon;
   if (kind == SyscallPolicy::kPerRequest) {
-    // Streams only: a datagram socket can be bound by the kernel on its own, and then be written to without a connection.
+    // Streams only: a datagram socket can be bound by the kernel on its own, and then be written to without a
+    // connection.
     policy.allow_when("socket", {equals(0, AF_UNIX), masked(1, kSocketTypeMask, SOCK_STREAM)});
     policy.allow_when("socketpair", {equals(0, AF_UNIX), masked(1, kSocketTypeMask, SOCK_STREAM)});
     return;
@@ -130,11 +210,13 @@ void allow_sockets(Policy& policy, SyscallPolicy kind) {
 
 void allow_with_harmless_arguments(Policy& policy) {
   // Terminals and devices have hundreds of ioctls; these are what libraries ask of sockets and pipes.
-  for (uint64_t request : {FIONBIO, FIONREAD, FIOCLEX, FIONCLEX, TCGETS, TIOCGWINSZ}) policy.allow_when("ioctl", {masked(1, 0xffffffff, request)});
+  for (uint64_t request : {FIONBIO, FIONREAD, FIOCLEX, FIONCLEX, TCGETS, TIOCGWINSZ})
+    policy.allow_when("ioctl", {masked(1, 0xffffffff, request)});
   // Limits of itself only.
   policy.allow_when("prlimit64", {equals(0, 0)});
-  for (uint64_t option : {PR_SET_NAME, PR_GET_NAME, PR_SET_DUMPABLE, PR_GET_DUMPABLE, PR_SET_NO_NEW_PRIVS, PR_GET_NO_NEW_PRIVS, PR_SET_PDEATHSIG,
-                          PR_SET_SECCOMP, PR_GET_SECCOMP, PR_SET_TIMERSLACK, PR_CAPBSET_READ, PR_SET_VMA, PR_SET_THP_DISABLE})
+  for (uint64_t option : {PR_SET_NAME, PR_GET_NAME, PR_SET_DUMPABLE, PR_GET_DUMPABLE, PR_SET_NO_NEW_PRIVS,
+                          PR_GET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_GET_SECCOMP, PR_SET_TIMERSLACK,
+                          PR_CAPBSET_READ, PR_SET_VMA, PR_SET_THP_DISABLE})
     policy.allow_when("prctl", {masked(0, 0xffffffff, option)});
 }
 

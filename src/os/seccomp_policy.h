@@ -1,13 +1,15 @@
-// The system calls that a sandboxed process starts with: an allowlist, as a BPF program for bubblewrap or our own launcher.
-// What is not listed answers ENOSYS (so that libraries fall back), what is known to be dangerous answers EPERM, other architectures
-// end the process. Used by the launcher only (needs libseccomp); the process's own second stage is serving_mode.h.
+// The system calls that a sandboxed process starts with: an allowlist, as a BPF program for bubblewrap or our own
+// launcher. What is not listed answers ENOSYS (so that libraries fall back), what is known to be dangerous answers
+// EPERM, other architectures end the process. Used by the launcher only (needs libseccomp); the process's own second
+// stage is serving_mode.h.
 #pragma once
 #include "base/bytes.h"
 
 namespace tie::os {
 
 enum class SyscallPolicy {
-  kPerRequest,     // cb_jobhelper, tie-cloud-app: unix sockets out, threads; no listening, no files made, no child processes
+  kPerRequest,     // cb_jobhelper, tie-cloud-app: unix sockets out, threads; no listening, no files made, no child
+                   // processes
   kDaemon,         // unix sockets in and out, files in its own folder, threads; no child processes
   kNetworkDaemon,  // kDaemon and TCP
   kContainer,      // kDaemon and child processes (the runtime and its probe under their init)

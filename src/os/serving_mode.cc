@@ -23,7 +23,8 @@ constexpr uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
 #error "serving_mode.cc needs the audit architecture of this machine"
 #endif
 
-// Written by hand rather than with libseccomp: per-request programs are static and start in two milliseconds, and the list is short.
+// Written by hand rather than with libseccomp: per-request programs are static and start in two milliseconds, and the
+// list is short.
 class Filter {
  public:
   Filter() {
@@ -80,7 +81,8 @@ void deny_new_programs(Filter& filter) {
 }
 
 void deny_new_connections(Filter& filter) {
-  for (long number : {SYS_socket, SYS_socketpair, SYS_connect, SYS_bind, SYS_listen, SYS_accept, SYS_accept4}) filter.deny(number);
+  for (long number : {SYS_socket, SYS_socketpair, SYS_connect, SYS_bind, SYS_listen, SYS_accept, SYS_accept4})
+    filter.deny(number);
 }
 
 void deny_new_code(Filter& filter) {

@@ -28,7 +28,9 @@ bool can_map_code() {
   return at != MAP_FAILED;
 }
 
-bool can_socket() { return ::socket(AF_UNIX, SOCK_STREAM, 0) >= 0; }
+bool can_socket() {
+  return ::socket(AF_UNIX, SOCK_STREAM, 0) >= 0;
+}
 
 bool can_fork() {
   pid_t pid = ::fork();
@@ -42,53 +44,55 @@ bool can_exec_in_place() {
   return false;  // a successful exec does not return; /bin/true then makes the child exit 0
 }
 
-bool enter(ServingMode mode) { return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && enter_serving_mode(mode).has_value(); }
+bool enter(ServingMode mode) {
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && enter_serving_mode(mode).has_value();
+}
 
 TEST(ServingMode, TheControlRunCanDoAllThatIsGivenUp) {
   EXPECT_EQ(0, in_child([] { return can_map_code() && can_socket() && can_fork() ? 0 : 1; }));
   EXPECT_EQ(0, in_child([] {
-    can_exec_in_place();
-    return 7;
-  }));
+              can_exec_in_place();
+              return 7;
+            }));
 }
 
 TEST(ServingMode, PerRequestGivesUpSocketsProgramsProcessesAndCode) {
   EXPECT_EQ(0, in_child([] {
-    if (!enter(ServingMode::kPerRequest)) return 1;
-    if (can_map_code()) return 2;
-    if (can_socket() || errno != EPERM) return 3;
-    if (can_fork() || errno != EPERM) return 4;
-    can_exec_in_place();
-    if (errno != EPERM) return 5;
-    std::atomic<bool> ran = false;
-    std::thread([&] { ran = true; }).join();
-    return ran ? 0 : 6;
-  }));
+              if (!enter(ServingMode::kPerRequest)) return 1;
+              if (can_map_code()) return 2;
+              if (can_socket() || errno != EPERM) return 3;
+              if (can_fork() || errno != EPERM) return 4;
+              can_exec_in_place();
+              if (errno != EPERM) return 5;
+              std::atomic<bool> ran = false;
+              std::thread([&] { ran = true; }).join();
+              return ran ? 0 : 6;
+            }));
 }
 
 TEST(ServingMode, ThreadsStartedBeforeAreCoveredToo) {
   EXPECT_EQ(0, in_child([] {
-    std::atomic<int> stage = 0;
-    std::atomic<bool> could = true;
-    std::thread early([&] {
-      while (stage == 0) std::this_thread::yield();
-      could = can_socket();
-    });
-    bool entered = enter(ServingMode::kPerRequest);
-    stage = 1;
-    early.join();
-    return entered && !could ? 0 : 1;
-  }));
+              std::atomic<int> stage = 0;
+              std::atomic<bool> could = true;
+              std::thread early([&] {
+                while (stage == 0) std::this_thread::yield();
+                could = can_socket();
+              });
+              bool entered = enter(ServingMode::kPerRequest);
+              stage = 1;
+              early.join();
+              return entered && !could ? 0 : 1;
+            }));
 }
 
 TEST(ServingMode, DaemonsKeepSocketsAndLoseExec) {
   EXPECT_EQ(0, in_child([] {
-    if (!enter(ServingMode::kDaemon)) return 1;
-    if (!can_socket()) return 2;
-    if (can_fork()) return 3;
-    can_exec_in_place();
-    return errno == EPERM ? 0 : 4;
-  }));
+              if (!enter(ServingMode::kDaemon)) return 1;
+              if (!can_socket()) return 2;
+              if (can_fork()) return 3;
+              can_exec_in_place();
+              return errno == EPERM ? 0 : 4;
+            }));
 }
 
 TEST(ServingMode, NeedsNoNewPrivilegesUnlessRoot) {

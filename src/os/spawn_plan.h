@@ -1,5 +1,5 @@
-// What every sandbox launcher does alike in the child it forks: descriptors, signals, limits. Private to the launchers of this folder.
-// Everything is laid out before fork, and the child makes system calls only.
+// What every sandbox launcher does alike in the child it forks: descriptors, signals, limits. Private to the launchers
+// of this folder. Everything is laid out before fork, and the child makes system calls only.
 #pragma once
 #include <string>
 #include <utility>

@@ -15,10 +15,13 @@ namespace tie::os {
 namespace {
 
 Result<sockaddr_un> address_of(const std::string& path) {
-  // An empty path or a leading zero byte would be an autobound or abstract name, which every process of the machine can reach.
-  if (path.empty() || path.find('\0') != std::string::npos) return fail(Code::kBadRequest, "a socket needs a path in the file system");
+  // An empty path or a leading zero byte would be an autobound or abstract name, which every process of the machine can
+  // reach.
+  if (path.empty() || path.find('\0') != std::string::npos)
+    return fail(Code::kBadRequest, "a socket needs a path in the file system");
   if (path.size() > kMaxSocketPathBytes)
-    return fail(Code::kBadRequest, "socket path is longer than " + std::to_string(kMaxSocketPathBytes) + " bytes: " + path);
+    return fail(Code::kBadRequest,
+                "socket path is longer than " + std::to_string(kMaxSocketPathBytes) + " bytes: " + path);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());
@@ -67,7 +70,8 @@ Result<Fd> listen_unix(const std::string& path, int backlog, int mode) {
   // Non-blocking, so that a connection taken by another thread between poll and accept cannot hang this one.
   Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return fail_errno("creating a socket", errno);
-  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return fail_errno("binding " + path, errno);
+  if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+    return fail_errno("binding " + path, errno);
   if (::chmod(path.c_str(), static_cast<mode_t>(mode)) != 0) return fail_errno("setting the mode of " + path, errno);
   if (::listen(fd.get(), backlog) != 0) return fail_errno("listening on " + path, errno);
   return fd;
@@ -106,7 +110,8 @@ Result<std::pair<Fd, Fd>> socket_pair() {
 Result<PeerCredentials> peer_credentials(int socket) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return fail_errno("asking who the peer is", errno);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
+    return fail_errno("asking who the peer is", errno);
   return PeerCredentials{credentials.pid, credentials.uid, credentials.gid};
 }
 
@@ -115,7 +120,8 @@ Result<void> send_frame(int socket, ByteView payload, std::span<const int> fds, 
   if (fds.size() > kMaxPassedFds) return fail(Code::kTooLarge, "too many descriptors for one frame");
   Bytes header;
   append_u32_be(header, static_cast<uint32_t>(payload.size()));
-  std::array<iovec, 2> parts{iovec{header.data(), header.size()}, iovec{const_cast<uint8_t*>(payload.data()), payload.size()}};
+  std::array<iovec, 2> parts{iovec{header.data(), header.size()},
+                             iovec{const_cast<uint8_t*>(payload.data()), payload.size()}};
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = payload.empty() ? 1 : 2;
@@ -164,8 +170,11 @@ Result<Frame> receive_frame(int socket, size_t max_bytes, size_t max_fds, Deadli
     done += static_cast<size_t>(n);
   }
   size_t size = load_u32_be(header.data());
-  if (size > max_bytes) return fail(Code::kTooLarge, "a message of " + std::to_string(size) + " bytes is over the limit of " + std::to_string(max_bytes));
-  // Touches memory only as bytes arrive, and never moves them: a claimed length costs nothing and no stale copy of a secret stays behind.
+  if (size > max_bytes)
+    return fail(Code::kTooLarge,
+                "a message of " + std::to_string(size) + " bytes is over the limit of " + std::to_string(max_bytes));
+  // Touches memory only as bytes arrive, and never moves them: a claimed length costs nothing and no stale copy of a
+  // secret stays behind.
   constexpr size_t kStep = 1 << 20;
   frame.payload.reserve(size);
   while (frame.payload.size() < size) {

@@ -1,4 +1,5 @@
-// Unix stream sockets: listen, accept, connect, pass descriptors, ask who the peer is. Paths are at most 107 bytes. No abstract sockets.
+// Unix stream sockets: listen, accept, connect, pass descriptors, ask who the peer is. Paths are at most 107 bytes. No
+// abstract sockets.
 #pragma once
 #include <sys/types.h>
 
@@ -32,7 +33,8 @@ struct Frame {
 };
 // send_frame: the descriptors stay the caller's.
 Result<void> send_frame(int socket, ByteView payload, std::span<const int> fds, Deadline deadline);
-// Errors: kTooLarge over max_bytes, kIo when closed ("connection closed" before a first byte), kCorrupt on unexpected descriptors, kDeadline.
+// Errors: kTooLarge over max_bytes, kIo when closed ("connection closed" before a first byte), kCorrupt on unexpected
+// descriptors, kDeadline.
 Result<Frame> receive_frame(int socket, size_t max_bytes, size_t max_fds, Deadline deadline);
 
 }  // namespace tie::os

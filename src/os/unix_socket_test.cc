@@ -25,10 +25,15 @@ class UnixSocket : public ::testing::Test {
   std::string dir_;
 };
 
-Deadline soon() { return Deadline::in_ms(2000); }
+Deadline soon() {
+  return Deadline::in_ms(2000);
+}
 
 TEST_F(UnixSocket, ListenReplacesAStaleSocketButNothingElse) {
-  { auto first = listen_unix(path("s")); ASSERT_TRUE(first); }
+  {
+    auto first = listen_unix(path("s"));
+    ASSERT_TRUE(first);
+  }
   auto again = listen_unix(path("s"));
   ASSERT_TRUE(again);
   ASSERT_TRUE(write_file_atomic(path("file"), as_bytes("precious")));

@@ -1,6 +1,7 @@
-// A program in the victim's place: the launcher starts it under the product's name with the product's profile. It makes the victim's own
-// connections and then does as it is told: frame "serve" enters the victim's serving mode, "whoami" tells where it runs, and each frame
-// "ATTACK word..." (descriptors may come with it) is answered with "stopped" or "SUCCEEDED: what".
+// A program in the victim's place: the launcher starts it under the product's name with the product's profile. It makes
+// the victim's own connections and then does as it is told: frame "serve" enters the victim's serving mode, "whoami"
+// tells where it runs, and each frame "ATTACK word..." (descriptors may come with it) is answered with "stopped" or
+// "SUCCEEDED: what".
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -68,7 +69,8 @@ std::string answer_to(const std::string& program, os::Frame frame) {
   if (name == "whoami") {
     static int marker = 0x71e;
     std::ostringstream out;
-    out << ::getpid() << " " << &marker << " uid " << ::getuid() << " program " << program << " fds" << open_descriptors();
+    out << ::getpid() << " " << &marker << " uid " << ::getuid() << " program " << program << " fds"
+        << open_descriptors();
     return out.str();
   }
   if (name == "edge_frame") return exchange_on_edge(words);

@@ -29,7 +29,9 @@
 namespace tie::attacks {
 namespace {
 
-pid_t pid_word(const Target& t) { return t.words.empty() ? 0 : static_cast<pid_t>(std::atoi(t.words[0].c_str())); }
+pid_t pid_word(const Target& t) {
+  return t.words.empty() ? 0 : static_cast<pid_t>(std::atoi(t.words[0].c_str()));
+}
 
 // --- other processes ---
 
@@ -58,7 +60,8 @@ std::string read_environment_of(const Target& t) {
 
 std::string read_memory_call(const Target& t) {
   char buffer[16];
-  iovec local{buffer, sizeof buffer}, remote{reinterpret_cast<void*>(std::strtoull(t.words.at(1).c_str(), nullptr, 16)), sizeof buffer};
+  iovec local{buffer, sizeof buffer},
+      remote{reinterpret_cast<void*>(std::strtoull(t.words.at(1).c_str(), nullptr, 16)), sizeof buffer};
   return ::process_vm_readv(pid_word(t), &local, 1, &remote, 1, 0) > 0 ? "read 16 bytes of another process" : "";
 }
 
@@ -68,7 +71,9 @@ std::string trace(const Target& t) {
   return "attached to another process";
 }
 
-std::string signal_another(const Target& t) { return ::kill(pid_word(t), 0) == 0 ? "can signal another process" : ""; }
+std::string signal_another(const Target& t) {
+  return ::kill(pid_word(t), 0) == 0 ? "can signal another process" : "";
+}
 
 std::string steal_descriptor(const Target& t) {
   long pidfd = ::syscall(SYS_pidfd_open, pid_word(t), 0);
@@ -105,7 +110,12 @@ std::string overwrite_file(const Target& t) {
   return fd ? "opened for writing " + t.words[0] : "";
 }
 
-std::string mount_something(const Target& t) { return ::mount("none", t.words.at(0).c_str(), "tmpfs", 0, nullptr) == 0 && ::umount2(t.words[0].c_str(), MNT_DETACH) == 0 ? "mounted" : ""; }
+std::string mount_something(const Target& t) {
+  return ::mount("none", t.words.at(0).c_str(), "tmpfs", 0, nullptr) == 0 &&
+                 ::umount2(t.words[0].c_str(), MNT_DETACH) == 0
+             ? "mounted"
+             : "";
+}
 
 // In a child where one can be made, so that a success does not change the attacker itself.
 std::string new_namespaces(const Target&) {
@@ -113,7 +123,8 @@ std::string new_namespaces(const Target&) {
   if (pid < 0) return ::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 ? "made new namespaces" : "";
   if (pid == 0) ::_exit(::unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 ? 42 : 1);
   int status = 0;
-  return ::waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 42 ? "made new namespaces" : "";
+  return ::waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 42 ? "made new namespaces"
+                                                                                             : "";
 }
 
 std::string list_mounts(const Target&) {
@@ -129,7 +140,8 @@ std::string connect_unix_path(const Target& t) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
-    if (fd && ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return "connected to " + path;
+    if (fd && ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0)
+      return "connected to " + path;
   }
   return "";
 }
@@ -140,7 +152,8 @@ std::string connect_abstract(const Target& t) {
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path + 1, t.words.at(0).data(), t.words[0].size());
   auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + t.words[0].size());
-  return fd && ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 ? "connected to an abstract socket" : "";
+  return fd && ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 ? "connected to an abstract socket"
+                                                                                     : "";
 }
 
 std::string connect_tcp(const Target& t) {
@@ -149,7 +162,8 @@ std::string connect_tcp(const Target& t) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(std::atoi(t.words.at(0).c_str())));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return fd && ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 ? "connected over TCP" : "";
+  return fd && ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 ? "connected over TCP"
+                                                                                               : "";
 }
 
 std::string send_udp(const Target& t) {
@@ -158,7 +172,9 @@ std::string send_udp(const Target& t) {
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(std::atoi(t.words.at(0).c_str())));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return fd && ::sendto(fd.get(), "x", 1, 0, reinterpret_cast<sockaddr*>(&address), sizeof address) == 1 ? "sent a datagram" : "";
+  return fd && ::sendto(fd.get(), "x", 1, 0, reinterpret_cast<sockaddr*>(&address), sizeof address) == 1
+             ? "sent a datagram"
+             : "";
 }
 
 std::string netlink(const Target&) {
@@ -182,7 +198,9 @@ std::string start_program(const Target& t) {
     ::_exit(1);
   }
   int status = 0;
-  return pid > 0 && ::waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 42 ? "started a program" : "";
+  return pid > 0 && ::waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 42
+             ? "started a program"
+             : "";
 }
 
 // In its own place, without a new process: the answer comes from the new program, see attacker.cc.
@@ -236,7 +254,9 @@ std::string io_uring(const Target&) {
   return ::syscall(SYS_io_uring_setup, 1, parameters) >= 0 ? "set up io_uring" : "";
 }
 
-std::string userfault(const Target&) { return ::syscall(SYS_userfaultfd, O_CLOEXEC) >= 0 ? "opened userfaultfd" : ""; }
+std::string userfault(const Target&) {
+  return ::syscall(SYS_userfaultfd, O_CLOEXEC) >= 0 ? "opened userfaultfd" : "";
+}
 
 std::string perf(const Target&) {
   perf_event_attr attributes{};
@@ -246,7 +266,9 @@ std::string perf(const Target&) {
   return ::syscall(SYS_perf_event_open, &attributes, 0, -1, -1, 0) >= 0 ? "opened a perf event" : "";
 }
 
-std::string keyring(const Target&) { return ::syscall(SYS_keyctl, 0 /* GET_KEYRING_ID */, -3 /* session */, 1) >= 0 ? "reached a keyring" : ""; }
+std::string keyring(const Target&) {
+  return ::syscall(SYS_keyctl, 0 /* GET_KEYRING_ID */, -3 /* session */, 1) >= 0 ? "reached a keyring" : "";
+}
 
 std::string capabilities(const Target&) {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
@@ -285,22 +307,49 @@ std::string truncate_shared(const Target& t) {
 
 std::string map_shared_writable(const Target& t) {
   if (t.fds.empty()) return "";
-  return ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, t.fds[0].get(), 0) != MAP_FAILED ? "mapped shared memory writable" : "";
+  return ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, t.fds[0].get(), 0) != MAP_FAILED
+             ? "mapped shared memory writable"
+             : "";
 }
 
 }  // namespace
 
 const std::map<std::string, Attack>& all() {
-  static const std::map<std::string, Attack> table = {
-      {"list_processes", list_processes}, {"read_memory_file", read_memory_file}, {"read_environment_of", read_environment_of},
-      {"read_memory_call", read_memory_call}, {"trace", trace}, {"signal_another", signal_another}, {"steal_descriptor", steal_descriptor},
-      {"read_file", read_file}, {"write_anywhere", write_anywhere}, {"overwrite_file", overwrite_file}, {"mount_something", mount_something},
-      {"new_namespaces", new_namespaces}, {"list_mounts", list_mounts}, {"connect_unix_path", connect_unix_path}, {"connect_abstract", connect_abstract},
-      {"connect_tcp", connect_tcp}, {"send_udp", send_udp}, {"netlink", netlink}, {"vsock", vsock}, {"start_program", start_program},
-      {"replace_itself", replace_itself}, {"run_memfd", run_memfd}, {"make_code", make_code}, {"fork_itself", fork_itself}, {"bpf", bpf},
-      {"io_uring", io_uring}, {"userfault", userfault}, {"perf", perf}, {"keyring", keyring}, {"capabilities", capabilities},
-      {"shared_memory_segment", shared_memory_segment}, {"huge_allocation", huge_allocation}, {"many_descriptors", many_descriptors},
-      {"truncate_shared", truncate_shared}, {"map_shared_writable", map_shared_writable}};
+  static const std::map<std::string, Attack> table = {{"list_processes", list_processes},
+                                                      {"read_memory_file", read_memory_file},
+                                                      {"read_environment_of", read_environment_of},
+                                                      {"read_memory_call", read_memory_call},
+                                                      {"trace", trace},
+                                                      {"signal_another", signal_another},
+                                                      {"steal_descriptor", steal_descriptor},
+                                                      {"read_file", read_file},
+                                                      {"write_anywhere", write_anywhere},
+                                                      {"overwrite_file", overwrite_file},
+                                                      {"mount_something", mount_something},
+                                                      {"new_namespaces", new_namespaces},
+                                                      {"list_mounts", list_mounts},
+                                                      {"connect_unix_path", connect_unix_path},
+                                                      {"connect_abstract", connect_abstract},
+                                                      {"connect_tcp", connect_tcp},
+                                                      {"send_udp", send_udp},
+                                                      {"netlink", netlink},
+                                                      {"vsock", vsock},
+                                                      {"start_program", start_program},
+                                                      {"replace_itself", replace_itself},
+                                                      {"run_memfd", run_memfd},
+                                                      {"make_code", make_code},
+                                                      {"fork_itself", fork_itself},
+                                                      {"bpf", bpf},
+                                                      {"io_uring", io_uring},
+                                                      {"userfault", userfault},
+                                                      {"perf", perf},
+                                                      {"keyring", keyring},
+                                                      {"capabilities", capabilities},
+                                                      {"shared_memory_segment", shared_memory_segment},
+                                                      {"huge_allocation", huge_allocation},
+                                                      {"many_descriptors", many_descriptors},
+                                                      {"truncate_shared", truncate_shared},
+                                                      {"map_shared_writable", map_shared_writable}};
   return table;
 }
 

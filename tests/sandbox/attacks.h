@@ -1,5 +1,6 @@
-// What a process that was taken over would try. Each attack returns what it achieved, or nothing when it was stopped. The harness runs
-// every attack twice: in the victim's sandbox, where it must fail, and without protection, where it must succeed, so that the test can fail.
+// What a process that was taken over would try. Each attack returns what it achieved, or nothing when it was stopped.
+// The harness runs every attack twice: in the victim's sandbox, where it must fail, and without protection, where it
+// must succeed, so that the test can fail.
 #pragma once
 #include <functional>
 #include <map>

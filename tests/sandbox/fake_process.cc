@@ -1,5 +1,6 @@
-// Stands in for any process of the node: copied into a test prefix under the name of a product's program, it understands that program's
-// socket flags, serves and connects as the edge table says, and is ready at once. Lets the launcher be tested without the product.
+// Stands in for any process of the node: copied into a test prefix under the name of a product's program, it
+// understands that program's socket flags, serves and connects as the edge table says, and is ready at once. Lets the
+// launcher be tested without the product.
 #include <poll.h>
 #include <unistd.h>
 
@@ -27,9 +28,14 @@ std::map<std::string, std::vector<std::string>> flags_of(int argc, char** argv) 
 }
 
 const std::map<std::string, std::vector<std::string>> kServes = {
-    {"key_protectiond", {"--socket"}}, {"gpuhealthd", {"--socket"}},  {"tie-model-owner", {"--socket"}},
-    {"cloudboardd", {"--control-socket"}}, {"workload_servicesd", {"--decap-socket", "--authorize-socket", "--claims-socket"}},
-    {"afm-runtime", {"--socket"}}, {"tie-status-probe", {"--socket"}}, {"tie-controllerd", {"--socket"}}};
+    {"key_protectiond", {"--socket"}},
+    {"gpuhealthd", {"--socket"}},
+    {"tie-model-owner", {"--socket"}},
+    {"cloudboardd", {"--control-socket"}},
+    {"workload_servicesd", {"--decap-socket", "--authorize-socket", "--claims-socket"}},
+    {"afm-runtime", {"--socket"}},
+    {"tie-status-probe", {"--socket"}},
+    {"tie-controllerd", {"--socket"}}};
 
 // Answers each connection with one line about itself; a frame "exit N" ends it.
 int serve(const std::string& name, std::vector<os::Fd>& listeners, int stop) {

@@ -22,7 +22,7 @@
 namespace tie::cli {
 namespace {
 
-constexpr int64_t kStopLimitMs = 90'000;  // the launcher's own limits end well before
+constexpr int64_t kStopLimitMs = 90'000;   // the launcher's own limits end well before
 constexpr int64_t kStartSlackMs = 15'000;  // staging and measuring come before the launcher's own deadline
 
 int complain(const Error& error, int code) {
@@ -85,11 +85,16 @@ int reap(pid_t pid) {
 void print_next_steps(const launcher::NodeConfig& config) {
   auto models = launcher::served_models(config);
   std::string model = models ? models->front() : "MODEL";
-  std::printf("\nThe node is ready. Its evidence is software, so it is UNATTESTED (`tie doctor` says what is missing).\n");
-  if (config.insecure_no_sandbox) std::printf("It runs WITHOUT ISOLATION (--insecure-no-sandbox): do not give it anything private.\n");
+  std::printf(
+      "\nThe node is ready. Its evidence is software, so it is UNATTESTED (`tie doctor` says what is missing).\n");
+  if (config.insecure_no_sandbox)
+    std::printf("It runs WITHOUT ISOLATION (--insecure-no-sandbox): do not give it anything private.\n");
   if (config.proxy != "none") {
-    std::printf("  curl -N http://%s/v1/chat/completions -H 'content-type: application/json' \\\n", config.proxy.c_str());
-    std::printf("    -d '{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"stream\":true}'\n", model.c_str());
+    std::printf("  curl -N http://%s/v1/chat/completions -H 'content-type: application/json' \\\n",
+                config.proxy.c_str());
+    std::printf(
+        "    -d '{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"stream\":true}'\n",
+        model.c_str());
   }
   std::printf("  tie chat        talk to it in the terminal\n  tie down        stop it\n");
   std::fflush(stdout);
@@ -97,7 +102,8 @@ void print_next_steps(const launcher::NodeConfig& config) {
 
 class UpSession {
  public:
-  UpSession(StartedLauncher started, launcher::NodeConfig config, bool detach) : started_(std::move(started)), config_(std::move(config)), detach_(detach) {}
+  UpSession(StartedLauncher started, launcher::NodeConfig config, bool detach)
+      : started_(std::move(started)), config_(std::move(config)), detach_(detach) {}
 
   int run() {
     auto stop = os::termination_signal_fd();
@@ -234,8 +240,12 @@ int doctor_command(const std::vector<std::string>& arguments) {
   if (auto code = parse(app, arguments)) return *code;
   auto findings = launcher::examine_machine(run_dir);
   std::fputs((json ? launcher::findings_as_json(findings) : launcher::findings_as_text(findings)).c_str(), stdout);
-  bool blocking = launcher::any(findings, launcher::Verdict::kBlocking), missing = launcher::any(findings, launcher::Verdict::kMissing);
-  if (!json) std::printf("\n%s\n", blocking ? "`tie up` will refuse on this machine." : missing ? "`tie up` works; what is marked MISSING is not guaranteed." : "Everything is in place.");
+  bool blocking = launcher::any(findings, launcher::Verdict::kBlocking),
+       missing = launcher::any(findings, launcher::Verdict::kMissing);
+  if (!json)
+    std::printf("\n%s\n", blocking  ? "`tie up` will refuse on this machine."
+                          : missing ? "`tie up` works; what is marked MISSING is not guaranteed."
+                                    : "Everything is in place.");
   return blocking || (strict && missing) ? 1 : 0;
 }
 

@@ -1,6 +1,6 @@
-// afm-runtime-init: process 1 of a model's container in the embedded profile. It starts the runtime and the status probe and ends both
-// as soon as either ends (the critical-process rule that supervisord and its wrapper enforce in the systemd profile), so that the launcher
-// replaces the whole container.
+// afm-runtime-init: process 1 of a model's container in the embedded profile. It starts the runtime and the status
+// probe and ends both as soon as either ends (the critical-process rule that supervisord and its wrapper enforce in the
+// systemd profile), so that the launcher replaces the whole container.
 //   afm-runtime-init -- RUNTIME ARGS... -- PROBE ARGS...
 // The runtime inherits the readiness descriptor; the probe learns the runtime's pid from TIE_RUNTIME_PID.
 #include <fcntl.h>
@@ -25,8 +25,9 @@ namespace {
 
 using namespace tie;
 
-constexpr int64_t kGraceMs = 5000;         // for the one that is left, after the other has ended
-constexpr int64_t kDrainMs = 15 * 60'000;  // for requests in flight when the container is asked to stop; the launcher is stricter
+constexpr int64_t kGraceMs = 5000;  // for the one that is left, after the other has ended
+constexpr int64_t kDrainMs =
+    15 * 60'000;  // for requests in flight when the container is asked to stop; the launcher is stricter
 
 std::vector<std::vector<char*>> split_commands(int argc, char** argv) {
   std::vector<std::vector<char*>> out;
@@ -75,7 +76,9 @@ bool reap_until(int signals, pid_t pid, int* status, int64_t limit_ms) {
   }
 }
 
-int exit_code(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
+int exit_code(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
 
 int run(int signals, pid_t runtime, pid_t probe) {
   for (;;) {

@@ -30,7 +30,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Finding ok(std::string name, std::string found) { return {std::move(name), Verdict::kOk, std::move(found), "", ""}; }
+Finding ok(std::string name, std::string found) {
+  return {std::move(name), Verdict::kOk, std::move(found), "", ""};
+}
 
 std::string text_of(const std::string& path) {
   auto bytes = os::read_file(path, 4 << 20);
@@ -53,8 +55,10 @@ bool works_in_child(const std::function<bool()>& body) {
 Finding user_namespaces() {
   constexpr int kFlags = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
   if (works_in_child([] { return ::unshare(kFlags) == 0; })) return ok("user namespaces", "can be made");
-  return {"user namespaces", Verdict::kBlocking, "the kernel refuses them", "processes cannot be separated from each other; `tie up` refuses without --insecure-no-sandbox",
-          "sysctl -w user.max_user_namespaces=10000; on Debian kernels also kernel.unprivileged_userns_clone=1; on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0; "
+  return {"user namespaces", Verdict::kBlocking, "the kernel refuses them",
+          "processes cannot be separated from each other; `tie up` refuses without --insecure-no-sandbox",
+          "sysctl -w user.max_user_namespaces=10000; on Debian kernels also kernel.unprivileged_userns_clone=1; on "
+          "Ubuntu kernel.apparmor_restrict_unprivileged_userns=0; "
           "in a container, start it with a seccomp profile that allows unshare"};
 }
 
@@ -68,15 +72,19 @@ Finding sandbox() {
     std::string& list = tried ? works : fails;
     list += (list.empty() ? "" : "; ") + std::string(name) + (tried ? "" : ": " + tried.error().message);
   }
-  if (!works.empty()) return ok("sandbox", "a trial program ran confined, under the system call filter, by: " + works + (fails.empty() ? "" : " (not by " + fails + ")"));
-  return {"sandbox", Verdict::kBlocking, fails, "no process of the node can be confined; `tie up` refuses without --insecure-no-sandbox",
+  if (!works.empty())
+    return ok("sandbox", "a trial program ran confined, under the system call filter, by: " + works +
+                             (fails.empty() ? "" : " (not by " + fails + ")"));
+  return {"sandbox", Verdict::kBlocking, fails,
+          "no process of the node can be confined; `tie up` refuses without --insecure-no-sandbox",
           "apt install bubblewrap; see `user namespaces`; in a container it must be allowed to mount"};
 }
 
 Finding seccomp() {
   uint32_t action = SECCOMP_RET_KILL_PROCESS;
   if (::syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) == 0) return ok("seccomp", "filters available");
-  return {"seccomp", Verdict::kBlocking, "the kernel has no system call filters", "a process that was taken over could use every system call", "use a kernel with CONFIG_SECCOMP_FILTER"};
+  return {"seccomp", Verdict::kBlocking, "the kernel has no system call filters",
+          "a process that was taken over could use every system call", "use a kernel with CONFIG_SECCOMP_FILTER"};
 }
 
 Finding secret_memory() {
@@ -85,7 +93,8 @@ Finding secret_memory() {
     ::close(static_cast<int>(fd));
     return ok("memfd_secret", "available: binding keys lie in memory that the kernel itself does not map");
   }
-  return {"memfd_secret", Verdict::kMissing, std::string("not available: ") + std::strerror(errno), "binding keys are kept in locked memory instead, which a kernel compromise can read",
+  return {"memfd_secret", Verdict::kMissing, std::string("not available: ") + std::strerror(errno),
+          "binding keys are kept in locked memory instead, which a kernel compromise can read",
           "kernel 5.14 or newer; before 6.5 boot with secretmem.enable=1"};
 }
 
@@ -107,7 +116,9 @@ Finding swap() {
     if (!device.empty() && !is_safe_swap(device)) bad += (bad.empty() ? "" : ", ") + device;
   }
   if (bad.empty()) return ok("swap", "none, or only encrypted or in memory");
-  return {"swap", Verdict::kMissing, "unencrypted swap on " + bad, "prompts and answers in memory may be written to a disk in clear", "swapoff " + bad + ", or put it on dm-crypt with a random key"};
+  return {"swap", Verdict::kMissing, "unencrypted swap on " + bad,
+          "prompts and answers in memory may be written to a disk in clear",
+          "swapoff " + bad + ", or put it on dm-crypt with a random key"};
 }
 
 Finding locked_memory() {
@@ -117,7 +128,8 @@ Finding locked_memory() {
   bool enough = limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= kWanted;
   std::string found = limit.rlim_cur == RLIM_INFINITY ? "unlimited" : fmt::format("{} KiB", limit.rlim_cur >> 10);
   if (enough) return ok("locked memory", found);
-  return {"locked memory", Verdict::kMissing, found, "keys may be swapped out", "raise `memlock` in /etc/security/limits.conf to at least 1024"};
+  return {"locked memory", Verdict::kMissing, found, "keys may be swapped out",
+          "raise `memlock` in /etc/security/limits.conf to at least 1024"};
 }
 
 Finding attestation() {
@@ -125,13 +137,18 @@ Finding attestation() {
   for (const char* device : {"/dev/tdx_guest", "/dev/sev-guest", "/dev/tpmrm0"})
     if (exists(device)) devices += std::string(devices.empty() ? "" : ", ") + device;
   // Truthful whether or not a device is there: this release signs its evidence with a key made at boot.
-  return {"attestation", Verdict::kMissing, devices.empty() ? "no TPM, TDX or SEV-SNP device" : devices + " present, but evidence is still software",
-          "this node is UNATTESTED: its evidence is signed by a key made at boot, so a client believes the operator, not hardware", 
-          devices.empty() ? "run the node in a confidential VM, or on a machine with a TPM" : "hardware evidence is not part of this release"};
+  return {"attestation", Verdict::kMissing,
+          devices.empty() ? "no TPM, TDX or SEV-SNP device" : devices + " present, but evidence is still software",
+          "this node is UNATTESTED: its evidence is signed by a key made at boot, so a client believes the operator, "
+          "not hardware",
+          devices.empty() ? "run the node in a confidential VM, or on a machine with a TPM"
+                          : "hardware evidence is not part of this release"};
 }
 
 Finding process_descriptors() {
-  if (!os::pidfd_of_self()) return {"pidfd", Verdict::kBlocking, "not available", "the node cannot follow its processes safely", "kernel 5.3 or newer"};
+  if (!os::pidfd_of_self())
+    return {"pidfd", Verdict::kBlocking, "not available", "the node cannot follow its processes safely",
+            "kernel 5.3 or newer"};
   auto pair = os::socket_pair();
   int fd = -1;
   socklen_t size = sizeof fd;
@@ -152,14 +169,19 @@ Finding landlock() {
 
 Finding run_directory(const std::string& wanted) {
   auto chosen = choose_run_directory(wanted);
-  if (!chosen) return {"run directory", Verdict::kBlocking, chosen.error().message, "sockets and state must not reach a disk", "mount -t tmpfs tmpfs /run/tie"};
+  if (!chosen)
+    return {"run directory", Verdict::kBlocking, chosen.error().message, "sockets and state must not reach a disk",
+            "mount -t tmpfs tmpfs /run/tie"};
   if (is_in_memory(*chosen)) return ok("run directory", *chosen + ", in memory");
-  return {"run directory", Verdict::kBlocking, *chosen + " is on a disk", "sockets and state must not reach a disk", "name a folder on tmpfs with --run-dir"};
+  return {"run directory", Verdict::kBlocking, *chosen + " is on a disk", "sockets and state must not reach a disk",
+          "name a folder on tmpfs with --run-dir"};
 }
 
 Finding user() {
   if (::geteuid() != 0) return ok("user", fmt::format("running as uid {}", ::geteuid()));
-  return {"user", Verdict::kMissing, "running as root", "the processes keep root's number inside their user namespaces, without its capabilities", "run the node as a user of its own; it needs no root"};
+  return {"user", Verdict::kMissing, "running as root",
+          "the processes keep root's number inside their user namespaces, without its capabilities",
+          "run the node as a user of its own; it needs no root"};
 }
 
 std::string cpu_flags() {
@@ -171,10 +193,13 @@ std::string cpu_flags() {
 
 Finding instruction_sets() {
   std::string flags = cpu_flags(), found;
-  for (const char* name : {"avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"})
-    if (flags.find(" " + std::string(name) + " ") != std::string::npos) found += std::string(found.empty() ? "" : " ") + name;
+  for (const char* name :
+       {"avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"})
+    if (flags.find(" " + std::string(name) + " ") != std::string::npos)
+      found += std::string(found.empty() ? "" : " ") + name;
   if (found.find("avx2") != std::string::npos) return ok("instruction sets", found);
-  return {"instruction sets", Verdict::kMissing, found.empty() ? "none that the kernels use" : found, "the reference kernels run: answers are right, but slow", "a CPU with AVX2 or newer"};
+  return {"instruction sets", Verdict::kMissing, found.empty() ? "none that the kernels use" : found,
+          "the reference kernels run: answers are right, but slow", "a CPU with AVX2 or newer"};
 }
 
 Finding huge_pages() {
@@ -182,14 +207,18 @@ Finding huge_pages() {
   size_t at = memory.find("HugePages_Total:");
   long total = at == std::string::npos ? 0 : std::strtol(memory.c_str() + at + 16, nullptr, 10);
   if (total > 0) return ok("huge pages", fmt::format("{} reserved", total));
-  return {"huge pages", Verdict::kMissing, "none reserved", "reading weights is up to a tenth slower (nothing about privacy)", "sysctl -w vm.nr_hugepages=N, 2 MiB each, for the weights' size"};
+  return {"huge pages", Verdict::kMissing, "none reserved",
+          "reading weights is up to a tenth slower (nothing about privacy)",
+          "sysctl -w vm.nr_hugepages=N, 2 MiB each, for the weights' size"};
 }
 
 }  // namespace
 
 std::vector<Finding> examine_machine(const std::string& run_dir) {
-  return {user_namespaces(), sandbox(), seccomp(), run_directory(run_dir), process_descriptors(), attestation(), user(), swap(), secret_memory(), locked_memory(),
-          landlock(), instruction_sets(), huge_pages()};
+  return {user_namespaces(),     sandbox(),       seccomp(),  run_directory(run_dir),
+          process_descriptors(), attestation(),   user(),     swap(),
+          secret_memory(),       locked_memory(), landlock(), instruction_sets(),
+          huge_pages()};
 }
 
 bool any(const std::vector<Finding>& findings, Verdict verdict) {
@@ -224,8 +253,9 @@ std::string findings_as_json(const std::vector<Finding>& findings) {
   std::string out = "{\"assurance\":\"unattested\",\"findings\":[";
   for (size_t i = 0; i < findings.size(); ++i) {
     const Finding& f = findings[i];
-    out += fmt::format("{}{{\"name\":{},\"verdict\":\"{}\",\"found\":{},\"meaning\":{},\"remedy\":{}}}", i == 0 ? "" : ",", quoted(f.name), kWords[static_cast<int>(f.verdict)],
-                       quoted(f.found), quoted(f.meaning), quoted(f.remedy));
+    out += fmt::format("{}{{\"name\":{},\"verdict\":\"{}\",\"found\":{},\"meaning\":{},\"remedy\":{}}}",
+                       i == 0 ? "" : ",", quoted(f.name), kWords[static_cast<int>(f.verdict)], quoted(f.found),
+                       quoted(f.meaning), quoted(f.remedy));
   }
   return out + "]}\n";
 }

@@ -1,6 +1,7 @@
-// What this machine can and cannot guarantee to the users of a node: each finding says what was found, what follows from it, and how to get
-// the missing thing. Nothing is assumed: each facility is tried where trying is harmless. Called by `tie doctor` and, for the words of its
-// refusal, `tie up`. One thread; starts short-lived children. Cost: about 50 ms.
+// What this machine can and cannot guarantee to the users of a node: each finding says what was found, what follows
+// from it, and how to get the missing thing. Nothing is assumed: each facility is tried where trying is harmless.
+// Called by `tie doctor` and, for the words of its refusal, `tie up`. One thread; starts short-lived children. Cost:
+// about 50 ms.
 #pragma once
 #include <string>
 #include <vector>

@@ -12,18 +12,27 @@ std::span<const ProcessRow> process_table() {
       {"cloudboardd",
        Life::kDaemon,
        {{"cloudboard-control", "--control-socket"}},
-       {{"cb_jobhelper", "--jobhelper-socket"}, {"wsd-authorize", "--authorize-socket"}, {"wsd-claims", "--claims-socket"}},
+       {{"cb_jobhelper", "--jobhelper-socket"},
+        {"wsd-authorize", "--authorize-socket"},
+        {"wsd-claims", "--claims-socket"}},
        {}},
       {"workload_servicesd",
        Life::kDaemon,
        {{"wsd-decap", "--decap-socket"}, {"wsd-authorize", "--authorize-socket"}, {"wsd-claims", "--claims-socket"}},
        {{"kps", "--kps-socket"}, {"cloudboard-control", "--control-socket"}},
        {"key_protectiond", "cloudboardd"}},
-      {"afm-runtime", Life::kPerModel, {{"runtime", nullptr}, {"probe", nullptr}}, {{"owner", nullptr}}, {"tie-model-owner"}},
+      {"afm-runtime",
+       Life::kPerModel,
+       {{"runtime", nullptr}, {"probe", nullptr}},
+       {{"owner", nullptr}},
+       {"tie-model-owner"}},
       {"tie-controllerd",
        Life::kDaemon,
        {{"controller", "--socket"}},
-       {{"cloudboard-control", "--control-socket"}, {"gpuhealth", "--gpuhealth-socket"}, {"owner", "--owner-socket"}, {"probe", nullptr}},
+       {{"cloudboard-control", "--control-socket"},
+        {"gpuhealth", "--gpuhealth-socket"},
+        {"owner", "--owner-socket"},
+        {"probe", nullptr}},
        {"cloudboardd", "gpuhealthd", "tie-model-owner"}},
       // The user's side, on the user's own machine: it meets the node only on the public port.
       {"tie-proxy", Life::kDaemon, {}, {}, {"tie-controllerd", "workload_servicesd"}},
@@ -39,6 +48,8 @@ const ProcessRow* find_process(std::string_view name) {
   return nullptr;
 }
 
-bool is_model_socket(std::string_view socket) { return socket == "runtime" || socket == "probe"; }
+bool is_model_socket(std::string_view socket) {
+  return socket == "runtime" || socket == "probe";
+}
 
 }  // namespace tie::launcher

@@ -1,5 +1,6 @@
-// Who may talk to whom: the one table of the node's processes and the sockets each of them sees. A process sees a socket only if a row
-// here names it; everything else about its sandbox follows in profiles.h. Source: ARCHITECTURE.md, "Who may talk to whom".
+// Who may talk to whom: the one table of the node's processes and the sockets each of them sees. A process sees a
+// socket only if a row here names it; everything else about its sandbox follows in profiles.h. Source: ARCHITECTURE.md,
+// "Who may talk to whom".
 #pragma once
 #include <span>
 #include <string>
@@ -16,11 +17,11 @@ struct Edge {
 enum class Life { kDaemon, kPerModel, kPerRequest };
 
 struct ProcessRow {
-  const char* process;            // the program's file name, and the name in logs
+  const char* process;  // the program's file name, and the name in logs
   Life life;
-  std::vector<Edge> serves;       // may create these sockets
-  std::vector<Edge> connects;     // may connect to these
-  std::vector<const char*> after; // daemons that are started and ready first
+  std::vector<Edge> serves;        // may create these sockets
+  std::vector<Edge> connects;      // may connect to these
+  std::vector<const char*> after;  // daemons that are started and ready first
 };
 
 // In start order.

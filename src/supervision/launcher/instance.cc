@@ -21,12 +21,14 @@ Result<std::pair<os::Fd, os::Fd>> make_pipe() {
 }  // namespace
 
 void Instance::signal(int signal_number) {
-  if (process.child <= 0 && process.status.valid()) (void)os::await_child(process, Deadline::in_ms(signal_number == SIGTERM ? 200 : 0));
+  if (process.child <= 0 && process.status.valid())
+    (void)os::await_child(process, Deadline::in_ms(signal_number == SIGTERM ? 200 : 0));
   if (process.child > 0) ::kill(process.child, signal_number);
   if (signal_number == SIGKILL && process.monitor > 0) ::kill(process.monitor, SIGKILL);
 }
 
-Result<Instance> start_instance(os::SandboxLauncher& launcher, const os::SandboxProfile& profile, int connection, bool wants_ready) {
+Result<Instance> start_instance(os::SandboxLauncher& launcher, const os::SandboxProfile& profile, int connection,
+                                bool wants_ready) {
   Instance out;
   TIE_TRY(auto error_pipe, make_pipe());
   os::SpawnDescriptors descriptors;

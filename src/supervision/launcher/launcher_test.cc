@@ -52,7 +52,8 @@ TEST(Edges, EverySocketHasOneServerAndNobodyConnectsToNothing) {
   // The launcher itself listens on these two.
   servers["cb_jobhelper"] = servers["tie_cloud_app"] = 1;
   for (const ProcessRow& row : process_table())
-    for (const std::string& socket : names(row.connects)) EXPECT_EQ(servers.count(socket), 1u) << row.process << " -> " << socket;
+    for (const std::string& socket : names(row.connects))
+      EXPECT_EQ(servers.count(socket), 1u) << row.process << " -> " << socket;
 }
 
 TEST(Edges, TicketsAndDecapsulationAreNeverInOneHand) {
@@ -66,7 +67,8 @@ TEST(Edges, TicketsAndDecapsulationAreNeverInOneHand) {
 TEST(Edges, RequestProcessesReachNeitherKeysNorOwnerNorOperatorSockets) {
   for (const char* process : {"cb_jobhelper", "tie-cloud-app"}) {
     EXPECT_TRUE(find_process(process)->serves.empty());
-    for (const char* forbidden : {"kps", "owner", "controller", "cloudboard-control", "wsd-authorize", "wsd-claims", "probe", "gpuhealth"})
+    for (const char* forbidden :
+         {"kps", "owner", "controller", "cloudboard-control", "wsd-authorize", "wsd-claims", "probe", "gpuhealth"})
       EXPECT_FALSE(names(find_process(process)->connects).contains(forbidden)) << process << " -> " << forbidden;
   }
   EXPECT_TRUE(find_process("key_protectiond")->connects.empty());
@@ -89,7 +91,9 @@ TEST_F(ConfigFile, ReadsEveryKindOfValueAndNamesTheFaultyLine) {
   EXPECT_EQ(config.listen, "0.0.0.0:9000");
   EXPECT_EQ(config.models, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(config.prewarmed_pairs, 0u);
-  for (const char* bad : {"max_request = 3\n", "max_requests = -1\n", "max_requests = 1e3\n", "max_requests = 99999999999\n", "models = \"a\"\n", "models = [1]\n", "listen = [", "a.b = 1\n"}) {
+  for (const char* bad :
+       {"max_request = 3\n", "max_requests = -1\n", "max_requests = 1e3\n", "max_requests = 99999999999\n",
+        "models = \"a\"\n", "models = [1]\n", "listen = [", "a.b = 1\n"}) {
     write("node.toml", std::string("\n") + bad);
     NodeConfig fresh;
     auto read = read_node_config(path_ + "/node.toml", fresh);
@@ -178,7 +182,8 @@ TEST_F(RunFolder, EverySocketPathFits) {
   std::string run(os::kMaxSocketPathBytes - 43, 'r');
   for (const ProcessRow& row : process_table())
     for (const Edge& edge : row.serves) {
-      std::string path = is_model_socket(edge.socket) ? model_socket_path(run, edge.socket, "m") : socket_path(run, edge.socket);
+      std::string path =
+          is_model_socket(edge.socket) ? model_socket_path(run, edge.socket, "m") : socket_path(run, edge.socket);
       EXPECT_LE(path.size(), os::kMaxSocketPathBytes) << path;
     }
 }
@@ -192,7 +197,8 @@ TEST_F(Tree, OneFlippedByteGivesAnotherReleaseAndOtherFilesDoNot) {
   ASSERT_TRUE(before);
   ASSERT_EQ(before->files.size(), 2u);
   EXPECT_EQ(before->files[0].path, "bin/tie");
-  EXPECT_EQ(before->text(), before->files[0].sha256 + "  bin/tie\n" + before->files[1].sha256 + "  libexec/tie/cloudboardd\n");
+  EXPECT_EQ(before->text(),
+            before->files[0].sha256 + "  bin/tie\n" + before->files[1].sha256 + "  libexec/tie/cloudboardd\n");
   write("share/tie/policy.toml", "x");
   EXPECT_EQ(measure_release(path_)->release_id(), before->release_id());
   write("libexec/tie/cloudboardd", "dbemon");
@@ -243,7 +249,8 @@ TEST_F(Log, LongAndBrokenLinesAreCut) {
 
 TEST(Doctor, NeverClaimsMoreThanSoftwareEvidence) {
   auto findings = examine_machine("");
-  auto attestation = std::find_if(findings.begin(), findings.end(), [](const Finding& f) { return f.name == "attestation"; });
+  auto attestation =
+      std::find_if(findings.begin(), findings.end(), [](const Finding& f) { return f.name == "attestation"; });
   ASSERT_NE(attestation, findings.end());
   EXPECT_EQ(attestation->verdict, Verdict::kMissing);
   for (const Finding& f : findings) {

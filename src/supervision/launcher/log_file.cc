@@ -15,14 +15,21 @@
 namespace tie::launcher {
 
 void LogFile::add(std::string_view line) {
-  bool known = std::any_of(formats_.begin(), formats_.end(), [&](const std::string& f) { return os::line_matches_format(line, f); });
+  bool known = std::any_of(formats_.begin(), formats_.end(),
+                           [&](const std::string& f) { return os::line_matches_format(line, f); });
   if (!known && !raw_) {
     // The count is told, at growing intervals, so that silence is not mistaken for health.
-    if (std::has_single_bit(++dropped_)) append(fmt::format("launcher: {} lines were not kept: no format of the program wrote them", dropped_));
+    if (std::has_single_bit(++dropped_))
+      append(fmt::format("launcher: {} lines were not kept: no format of the program wrote them", dropped_));
     return;
   }
-  last_line_ = line;
+  last_lines_.emplace_back(line);
+  if (last_lines_.size() > kLastLines) last_lines_.pop_front();
   append(line);
+}
+
+std::string LogFile::last_lines() const {
+  return fmt::format("{}", fmt::join(last_lines_, " | "));
 }
 
 void LogFile::append(std::string_view line) {

@@ -1,6 +1,7 @@
 #include "supervision/launcher/node_config.h"
 
 #include <fmt/format.h>
+#include <toml++/toml.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +9,6 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <toml++/toml.h>
 
 #include "os/fd.h"
 
@@ -51,7 +51,8 @@ Setter names(std::vector<std::string>& out) {
 }
 
 std::map<std::string, Setter> keys_of(NodeConfig& config) {
-  // insecure_no_sandbox and raw_logs are flags only: a file that is copied from another machine must not switch protection off.
+  // insecure_no_sandbox and raw_logs are flags only: a file that is copied from another machine must not switch
+  // protection off.
   return {{"listen", text(config.listen)},
           {"assets", text(config.assets)},
           {"models", names(config.models)},
@@ -70,13 +71,15 @@ bool is_listen_address(const std::string& address) {
   size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0 || colon + 1 >= address.size()) return false;
   std::string port = address.substr(colon + 1);
-  if (port.size() > 5 || !std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; })) return false;
+  if (port.size() > 5 || !std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; }))
+    return false;
   return std::stoul(port) <= 65535;
 }
 
 bool is_complete_model(const fs::path& folder) {
   std::error_code ignored;
-  return fs::exists(folder / "model.toml", ignored) && fs::exists(folder / "tokenizer.img", ignored) && fs::exists(folder / "weights.gguf", ignored);
+  return fs::exists(folder / "model.toml", ignored) && fs::exists(folder / "tokenizer.img", ignored) &&
+         fs::exists(folder / "weights.gguf", ignored);
 }
 
 }  // namespace
@@ -87,26 +90,35 @@ Result<void> read_node_config(const std::string& path, NodeConfig& config) {
   try {
     table = toml::parse(as_text(bytes), path);
   } catch (const toml::parse_error& error) {
-    return fail(Code::kBadRequest, fmt::format("{}, line {}: {}", path, error.source().begin.line, error.description()));
+    return fail(Code::kBadRequest,
+                fmt::format("{}, line {}: {}", path, error.source().begin.line, error.description()));
   }
   auto keys = keys_of(config);
   for (const auto& [key, value] : table) {
     auto known = keys.find(std::string(key.str()));
-    if (known == keys.end()) return fail(Code::kBadRequest, fmt::format("{}, line {}: unknown key '{}'", path, value.source().begin.line, key.str()));
+    if (known == keys.end())
+      return fail(Code::kBadRequest,
+                  fmt::format("{}, line {}: unknown key '{}'", path, value.source().begin.line, key.str()));
     if (!known->second(value))
-      return fail(Code::kBadRequest, fmt::format("{}, line {}: the value of '{}' has the wrong type or size", path, value.source().begin.line, key.str()));
+      return fail(Code::kBadRequest, fmt::format("{}, line {}: the value of '{}' has the wrong type or size", path,
+                                                 value.source().begin.line, key.str()));
   }
   return {};
 }
 
 Result<void> check_node_config(const NodeConfig& config) {
-  if (!is_listen_address(config.listen)) return fail(Code::kBadRequest, "listen must be ADDRESS:PORT, not '" + config.listen + "'");
+  if (!is_listen_address(config.listen))
+    return fail(Code::kBadRequest, "listen must be ADDRESS:PORT, not '" + config.listen + "'");
   if (config.sandbox != "auto" && config.sandbox != "bubblewrap" && config.sandbox != "direct")
     return fail(Code::kBadRequest, "sandbox is auto, direct or bubblewrap, not '" + config.sandbox + "'");
-  if (config.proxy != "none" && !is_listen_address(config.proxy)) return fail(Code::kBadRequest, "proxy must be ADDRESS:PORT or none, not '" + config.proxy + "'");
-  if (config.prewarmed_pairs > kMaxPrewarmedPairs) return fail(Code::kBadRequest, fmt::format("prewarmed_pairs is at most {}", kMaxPrewarmedPairs));
-  if (config.max_instances == 0 || config.max_instances > kMaxInstances) return fail(Code::kBadRequest, fmt::format("max_instances is between 1 and {}", kMaxInstances));
-  if (config.prewarmed_pairs > config.max_instances) return fail(Code::kBadRequest, "prewarmed_pairs is larger than max_instances");
+  if (config.proxy != "none" && !is_listen_address(config.proxy))
+    return fail(Code::kBadRequest, "proxy must be ADDRESS:PORT or none, not '" + config.proxy + "'");
+  if (config.prewarmed_pairs > kMaxPrewarmedPairs)
+    return fail(Code::kBadRequest, fmt::format("prewarmed_pairs is at most {}", kMaxPrewarmedPairs));
+  if (config.max_instances == 0 || config.max_instances > kMaxInstances)
+    return fail(Code::kBadRequest, fmt::format("max_instances is between 1 and {}", kMaxInstances));
+  if (config.prewarmed_pairs > config.max_instances)
+    return fail(Code::kBadRequest, "prewarmed_pairs is larger than max_instances");
   if (config.startup_timeout_s == 0) return fail(Code::kBadRequest, "startup_timeout_s cannot be 0");
   for (const std::string& name : config.models)
     if (!is_model_name(name)) return fail(Code::kBadRequest, "'" + name + "' cannot be a model's name");
@@ -122,7 +134,10 @@ std::string default_assets_folder() {
 }
 
 bool is_model_name(std::string_view name) {
-  auto fits = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.'; };
+  auto fits = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           c == '.';
+  };
   return !name.empty() && name.size() <= 48 && name[0] != '.' && std::all_of(name.begin(), name.end(), fits);
 }
 
@@ -139,7 +154,8 @@ Result<std::vector<std::string>> served_models(const NodeConfig& config) {
   if (found.empty()) return fail(Code::kNotFound, "no model in " + assets + how);
   if (config.models.empty()) return found;
   for (const std::string& wanted : config.models)
-    if (std::find(found.begin(), found.end(), wanted) == found.end()) return fail(Code::kNotFound, "model '" + wanted + "' is not in " + assets + how);
+    if (std::find(found.begin(), found.end(), wanted) == found.end())
+      return fail(Code::kNotFound, "model '" + wanted + "' is not in " + assets + how);
   return config.models;
 }
 

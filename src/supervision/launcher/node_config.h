@@ -1,5 +1,6 @@
-// What an operator may set about a node in the embedded profile: defaults here, then /etc/tie/node.toml or `--config`, then flags.
-// Unknown keys are errors, because a misspelt limit would otherwise be no limit. Pure data and one reader; no threads.
+// What an operator may set about a node in the embedded profile: defaults here, then /etc/tie/node.toml or `--config`,
+// then flags. Unknown keys are errors, because a misspelt limit would otherwise be no limit. Pure data and one reader;
+// no threads.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -17,14 +18,15 @@ struct NodeConfig {
   std::string run_dir;                    // empty: chosen, see run_directory.h
   std::string proxy = "127.0.0.1:8123";   // the user's side: the OpenAI-compatible proxy; "none": not started
   uint32_t prewarmed_pairs = 3;
-  uint32_t max_requests = 32;             // admitted at once by cloudboardd
-  uint32_t max_instances = 64;            // of each per-request program
-  uint32_t threads = 0;                   // of the runtime; 0: one per CPU
-  uint32_t startup_timeout_s = 60;        // until the node is ready
-  uint32_t drain_timeout_s = 20;          // for requests in flight when the node stops
-  std::string sandbox = "auto";           // "direct" (the node's own launcher), "bubblewrap", or the first of these that works here
-  bool insecure_no_sandbox = false;       // shown everywhere it matters
-  bool raw_logs = false;                  // write every line of every process to the log, also those that may hold a user's text
+  uint32_t max_requests = 32;       // admitted at once by cloudboardd
+  uint32_t max_instances = 64;      // of each per-request program
+  uint32_t threads = 0;             // of the runtime; 0: one per CPU
+  uint32_t startup_timeout_s = 60;  // until the node is ready
+  uint32_t drain_timeout_s = 20;    // for requests in flight when the node stops
+  std::string sandbox =
+      "auto";  // "direct" (the node's own launcher), "bubblewrap", or the first of these that works here
+  bool insecure_no_sandbox = false;  // shown everywhere it matters
+  bool raw_logs = false;  // write every line of every process to the log, also those that may hold a user's text
 };
 
 constexpr uint32_t kMaxPrewarmedPairs = 64;
@@ -38,7 +40,8 @@ Result<void> check_node_config(const NodeConfig& config);
 
 // $TIE_ASSETS, else /var/lib/tie/assets where it exists, else ~/.local/share/tie/assets.
 std::string default_assets_folder();
-// The names of models in the assets that are complete enough to serve, sorted. kNotFound with how to add one when there is none.
+// The names of models in the assets that are complete enough to serve, sorted. kNotFound with how to add one when there
+// is none.
 Result<std::vector<std::string>> served_models(const NodeConfig& config);
 
 // Letters, digits, '-', '_', '.'; 1 to 48 bytes; not starting with a dot: it becomes part of socket paths.

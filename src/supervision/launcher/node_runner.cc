@@ -29,7 +29,8 @@ void add_flags(CLI::App& app, LauncherFlags& flags) {
   app.add_option("--startup-timeout", c.startup_timeout_s, "seconds until the node must be ready");
   app.add_option("--drain-timeout", c.drain_timeout_s, "seconds for requests in flight when stopping");
   app.add_option("--sandbox", c.sandbox, "who confines the processes: auto, direct or bubblewrap");
-  app.add_flag("--insecure-no-sandbox", c.insecure_no_sandbox, "run without any isolation, where user namespaces are missing; shown everywhere");
+  app.add_flag("--insecure-no-sandbox", c.insecure_no_sandbox,
+               "run without any isolation, where user namespaces are missing; shown everywhere");
   app.add_flag("--raw-logs", c.raw_logs, "keep every line of every process, also such as may hold a user's text");
   app.add_option("--status-fd", flags.status_fd, "write progress lines to this descriptor");
 }
@@ -66,7 +67,8 @@ Result<std::unique_ptr<os::SandboxLauncher>> choose_sandbox(const NodeConfig& co
     if (usable) return made;
     reasons += usable.error().message + ". ";
   }
-  return fail(Code::kNotReady, reasons + "`tie doctor` explains; --insecure-no-sandbox runs the node without isolation");
+  return fail(Code::kNotReady,
+              reasons + "`tie doctor` explains; --insecure-no-sandbox runs the node without isolation");
 }
 
 // The user's own policy, else the one that came with the build; never one that the node wrote.
@@ -94,8 +96,10 @@ Result<void> supervise(const LauncherFlags& flags, int stop_fd) {
   TIE_CHECK_OK(os::write_file_atomic(run + "/release/manifest", as_bytes(stage.manifest().text()), 0400));
 
   std::string release = stage.manifest().release_id();
-  say(flags.status_fd, fmt::format("release {}, sandbox {}, run directory {}", release.substr(0, 12), sandbox->name(), run));
-  if (config.insecure_no_sandbox) say(flags.status_fd, "WARNING: --insecure-no-sandbox: processes of this node are not isolated from each other");
+  say(flags.status_fd,
+      fmt::format("release {}, sandbox {}, run directory {}", release.substr(0, 12), sandbox->name(), run));
+  if (config.insecure_no_sandbox)
+    say(flags.status_fd, "WARNING: --insecure-no-sandbox: processes of this node are not isolated from each other");
   if (config.raw_logs) say(flags.status_fd, "WARNING: --raw-logs: logs may hold what users wrote");
   SupervisorOptions options;
   options.run = run;
@@ -106,8 +110,9 @@ Result<void> supervise(const LauncherFlags& flags, int stop_fd) {
   options.stop_first = {"tie-proxy", "cloudboardd"};
   options.progress = [&](const std::string& line) { say(flags.status_fd, line); };
   options.write_status = [&](const std::string& units) {
-    std::string text = fmt::format("{{\"release_id\":\"{}\",\"listen\":\"{}\",\"proxy\":\"{}\",\"raw_logs\":{},\"node\":{}}}\n", release, config.listen, config.proxy,
-                                   config.raw_logs, units);
+    std::string text =
+        fmt::format("{{\"release_id\":\"{}\",\"listen\":\"{}\",\"proxy\":\"{}\",\"raw_logs\":{},\"node\":{}}}\n",
+                    release, config.listen, config.proxy, config.raw_logs, units);
     (void)os::write_file_atomic(run + "/status.json", as_bytes(text), 0600);
   };
   Supervisor supervisor(*sandbox, std::move(plan.units), std::move(options));

@@ -11,13 +11,16 @@ namespace tie::launcher {
 namespace {
 
 constexpr uint64_t kMiB = 1 << 20;
-constexpr os::ResourceLimits kHelperLimits = {.address_space_bytes = 2048 * kMiB, .cpu_seconds = 120, .open_files = 64, .file_bytes = 1};
-constexpr os::ResourceLimits kAppLimits = {.address_space_bytes = 4096 * kMiB, .cpu_seconds = 300, .open_files = 128, .file_bytes = 1024 * kMiB};
+constexpr os::ResourceLimits kHelperLimits = {
+    .address_space_bytes = 2048 * kMiB, .cpu_seconds = 120, .open_files = 64, .file_bytes = 1};
+constexpr os::ResourceLimits kAppLimits = {
+    .address_space_bytes = 4096 * kMiB, .cpu_seconds = 300, .open_files = 128, .file_bytes = 1024 * kMiB};
 constexpr os::ResourceLimits kDaemonLimits = {.open_files = 4096};
 
 class Planner {
  public:
-  Planner(const NodeConfig& config, const NodePlace& place, Stage& stage) : config_(config), place_(place), stage_(stage) {}
+  Planner(const NodeConfig& config, const NodePlace& place, Stage& stage)
+      : config_(config), place_(place), stage_(stage) {}
 
   Result<NodePlan> plan() {
     TIE_TRY(app_assets_, stage_.app_assets(place_.assets, place_.models));
@@ -91,7 +94,8 @@ class Planner {
     }
   }
 
-  // A served socket's folder is writable, because the daemon makes the socket in it; of others only connecting is possible.
+  // A served socket's folder is writable, because the daemon makes the socket in it; of others only connecting is
+  // possible.
   void add_sockets(const ProcessRow& row, const std::string& model, Unit& unit) {
     for (const Edge& edge : row.serves) add_socket(edge, model, true, unit);
     for (const Edge& edge : row.connects) {
@@ -105,7 +109,8 @@ class Planner {
   }
 
   void add_socket(const Edge& edge, const std::string& model, bool serves, Unit& unit) {
-    std::string path = is_model_socket(edge.socket) ? model_socket_path(place_.run, edge.socket, model) : socket_path(place_.run, edge.socket);
+    std::string path = is_model_socket(edge.socket) ? model_socket_path(place_.run, edge.socket, model)
+                                                    : socket_path(place_.run, edge.socket);
     std::string folder = path.substr(0, path.rfind('/'));
     unit.profile.binds.push_back({.path = folder, .writable = serves});
     if (serves) plan_.folders.push_back(folder.substr(place_.run.size() + 1));
@@ -137,13 +142,17 @@ class Planner {
 
   void add_arguments(const ProcessRow& row, const std::string& model, os::SandboxProfile& profile) {
     std::string_view name = row.process;
-    auto add = [&](std::initializer_list<std::string> words) { profile.arguments.insert(profile.arguments.end(), words); };
-    std::string threads = std::to_string(config_.threads != 0 ? config_.threads : std::max(1u, std::thread::hardware_concurrency()));
+    auto add = [&](std::initializer_list<std::string> words) {
+      profile.arguments.insert(profile.arguments.end(), words);
+    };
+    std::string threads =
+        std::to_string(config_.threads != 0 ? config_.threads : std::max(1u, std::thread::hardware_concurrency()));
     if (name == "cloudboardd")
-      add({"--listen", config_.listen, "--state-dir", place_.run + "/state/cloudboardd", "--prewarmed", std::to_string(config_.prewarmed_pairs), "--max-requests",
-           std::to_string(config_.max_requests)});
+      add({"--listen", config_.listen, "--state-dir", place_.run + "/state/cloudboardd", "--prewarmed",
+           std::to_string(config_.prewarmed_pairs), "--max-requests", std::to_string(config_.max_requests)});
     if (name == "tie-model-owner") add({"--assets", place_.assets, "--release-id", stage_.manifest().release_id()});
-    if (name == "workload_servicesd") add({"--release-manifest", place_.run + "/release/manifest", "--assets", place_.assets});
+    if (name == "workload_servicesd")
+      add({"--release-manifest", place_.run + "/release/manifest", "--assets", place_.assets});
     if (name == "tie-cloud-app") add({"--assets", app_assets_, "--runtime-dir", place_.run + "/runtime"});
     if (name == "tie-proxy") {
       add({"proxy", "--listen", config_.proxy, "--node", config_.listen});
@@ -153,9 +162,12 @@ class Planner {
     if (name == "tie-controllerd")
       for (const std::string& m : place_.models) add({"--probe", m + "=" + model_socket_path(place_.run, "probe", m)});
     if (row.life == Life::kPerModel) {
-      std::string libexec = stage_.prefix() + "/libexec/tie/", runtime = model_socket_path(place_.run, "runtime", model);
-      add({"--", libexec + "afm-runtime", "--model", model, "--socket", runtime, "--owner-socket", socket_path(place_.run, "owner"), "--threads", threads});
-      add({"--", libexec + "tie-status-probe", "--model", model, "--runtime-socket", runtime, "--socket", model_socket_path(place_.run, "probe", model)});
+      std::string libexec = stage_.prefix() + "/libexec/tie/",
+                  runtime = model_socket_path(place_.run, "runtime", model);
+      add({"--", libexec + "afm-runtime", "--model", model, "--socket", runtime, "--owner-socket",
+           socket_path(place_.run, "owner"), "--threads", threads});
+      add({"--", libexec + "tie-status-probe", "--model", model, "--runtime-socket", runtime, "--socket",
+           model_socket_path(place_.run, "probe", model)});
     }
   }
 
@@ -168,6 +180,8 @@ class Planner {
 
 }  // namespace
 
-Result<NodePlan> plan_node(const NodeConfig& config, const NodePlace& place, Stage& stage) { return Planner(config, place, stage).plan(); }
+Result<NodePlan> plan_node(const NodeConfig& config, const NodePlace& place, Stage& stage) {
+  return Planner(config, place, stage).plan();
+}
 
 }  // namespace tie::launcher

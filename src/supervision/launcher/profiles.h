@@ -1,5 +1,6 @@
-// From a row of the edge table to the sandbox of one process: the sockets, files, limits and command line that it gets, and nothing else.
-// The compromise harness takes its victims' profiles from here. Pure functions over the staged tree; used at start by one thread.
+// From a row of the edge table to the sandbox of one process: the sockets, files, limits and command line that it gets,
+// and nothing else. The compromise harness takes its victims' profiles from here. Pure functions over the staged tree;
+// used at start by one thread.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,9 +11,10 @@
 
 namespace tie::launcher {
 
-// One thing that the launcher starts: a daemon, a model's runtime container, or a per-request program behind a listening socket.
+// One thing that the launcher starts: a daemon, a model's runtime container, or a per-request program behind a
+// listening socket.
 struct Unit {
-  std::string name;                      // the process's name; "afm-runtime@MODEL" for a model's container
+  std::string name;  // the process's name; "afm-runtime@MODEL" for a model's container
   Life life = Life::kDaemon;
   os::SandboxProfile profile;
   std::string listen_path;               // kPerRequest: each connection here starts one instance
@@ -22,7 +24,7 @@ struct Unit {
 };
 
 struct NodePlan {
-  std::vector<Unit> units;  // in start order
+  std::vector<Unit> units;           // in start order
   std::vector<std::string> folders;  // below the run directory, to be made first
 };
 

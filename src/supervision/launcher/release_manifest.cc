@@ -21,7 +21,9 @@ std::string ReleaseManifest::text() const {
   return out;
 }
 
-std::string ReleaseManifest::release_id() const { return to_hex(crypto::sha256(as_bytes(text()))); }
+std::string ReleaseManifest::release_id() const {
+  return to_hex(crypto::sha256(as_bytes(text())));
+}
 
 Result<ReleaseManifest> measure_release(const std::string& prefix) {
   ReleaseManifest out;
@@ -32,15 +34,18 @@ Result<ReleaseManifest> measure_release(const std::string& prefix) {
     for (const auto& entry : fs::recursive_directory_iterator(root, error)) {
       if (!entry.is_regular_file(error)) continue;
       std::string path = fs::path(entry.path()).lexically_relative(prefix);
-      if (path.find('\n') != std::string::npos) return fail(Code::kBadRequest, "a file name with a line end cannot be measured");
-      if (out.files.size() >= kMaxFiles) return fail(Code::kTooLarge, prefix + " holds more than 4096 files; is it an installed tree?");
+      if (path.find('\n') != std::string::npos)
+        return fail(Code::kBadRequest, "a file name with a line end cannot be measured");
+      if (out.files.size() >= kMaxFiles)
+        return fail(Code::kTooLarge, prefix + " holds more than 4096 files; is it an installed tree?");
       TIE_TRY(crypto::Digest digest, crypto::sha256_file(entry.path()));
       out.files.push_back({path, to_hex(digest)});
     }
     if (error) return fail(Code::kIo, "reading " + root.string() + ": " + error.message());
   }
   if (out.files.empty()) return fail(Code::kNotFound, prefix + " has no programs in bin/ or libexec/");
-  std::sort(out.files.begin(), out.files.end(), [](const MeasuredFile& a, const MeasuredFile& b) { return a.path < b.path; });
+  std::sort(out.files.begin(), out.files.end(),
+            [](const MeasuredFile& a, const MeasuredFile& b) { return a.path < b.path; });
   return out;
 }
 
@@ -50,8 +55,10 @@ Result<std::string> installed_prefix() {
   if (error) return fail(Code::kIo, "reading /proc/self/exe: " + error.message());
   fs::path folder = self.parent_path();
   if (folder.filename() == "bin") return folder.parent_path().string();
-  if (folder.filename() == "tie" && folder.parent_path().filename() == "libexec") return folder.parent_path().parent_path().string();
-  return fail(Code::kFailedPrecondition, self.string() + " is not in an installed tree (PREFIX/bin or PREFIX/libexec/tie); install it first");
+  if (folder.filename() == "tie" && folder.parent_path().filename() == "libexec")
+    return folder.parent_path().parent_path().string();
+  return fail(Code::kFailedPrecondition,
+              self.string() + " is not in an installed tree (PREFIX/bin or PREFIX/libexec/tie); install it first");
 }
 
 }  // namespace tie::launcher

@@ -1,7 +1,7 @@
-// What runs, measured: the digest of every installed program and library of the product, and the release id over them. The client's
-// policy pins that id; the build writes the policy, the running node only reports. Files under bin/, libexec/ and lib/ of the prefix count
-// (symbolic links by their target's content); models, prompts and configuration do not: they have digests of their own in the claims.
-// Pure functions; cost about 0.6 ms a MB.
+// What runs, measured: the digest of every installed program and library of the product, and the release id over them.
+// The client's policy pins that id; the build writes the policy, the running node only reports. Files under bin/,
+// libexec/ and lib/ of the prefix count (symbolic links by their target's content); models, prompts and configuration
+// do not: they have digests of their own in the claims. Pure functions; cost about 0.6 ms a MB.
 #pragma once
 #include <string>
 #include <vector>

@@ -72,24 +72,33 @@ Result<std::string> choose_run_directory(const std::string& given) {
   const char* set = std::getenv("TIE_RUN");
   std::string wanted = given.empty() && set != nullptr ? set : given;
   if (!wanted.empty()) {
-    if (wanted[0] != '/') return fail(Code::kBadRequest, "the run directory needs an absolute path, not '" + wanted + "'");
+    if (wanted[0] != '/')
+      return fail(Code::kBadRequest, "the run directory needs an absolute path, not '" + wanted + "'");
     return wanted;
   }
-  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && runtime[0] == '/' && is_in_memory(runtime)) return std::string(runtime) + "/tie";
+  if (const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+      runtime != nullptr && runtime[0] == '/' && is_in_memory(runtime))
+    return std::string(runtime) + "/tie";
   if (::geteuid() == 0 && is_in_memory("/run")) return std::string("/run/tie");
   if (is_in_memory("/dev/shm")) return "/dev/shm/tie-" + std::to_string(::geteuid());
-  return fail(Code::kNotReady, "found no folder in memory for the node (XDG_RUNTIME_DIR, /run, /dev/shm); mount a tmpfs and name it with --run-dir");
+  return fail(Code::kNotReady,
+              "found no folder in memory for the node (XDG_RUNTIME_DIR, /run, /dev/shm); mount a tmpfs and name it "
+              "with --run-dir");
 }
 
-std::string socket_path(const std::string& run, const std::string& socket) { return run + "/" + socket + "/" + socket + ".sock"; }
+std::string socket_path(const std::string& run, const std::string& socket) {
+  return run + "/" + socket + "/" + socket + ".sock";
+}
 
 std::string model_socket_path(const std::string& run, const std::string& kind, const std::string& model) {
   return run + "/" + kind + "/" + model + "/" + kind + ".sock";
 }
 
 Result<RunDirectory> RunDirectory::create(const std::string& path) {
-  if (!is_in_memory(path)) return fail(Code::kBadRequest, path + " is not in memory (tmpfs): what requests leave there would reach a disk");
-  if (path.size() + kLongestSocketName > os::kMaxSocketPathBytes) return fail(Code::kBadRequest, path + " is too long: socket paths end at 107 bytes");
+  if (!is_in_memory(path))
+    return fail(Code::kBadRequest, path + " is not in memory (tmpfs): what requests leave there would reach a disk");
+  if (path.size() + kLongestSocketName > os::kMaxSocketPathBytes)
+    return fail(Code::kBadRequest, path + " is too long: socket paths end at 107 bytes");
   std::error_code error;
   fs::create_directories(fs::path(path).parent_path(), error);
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return fail_errno("making " + path, errno);
@@ -99,7 +108,8 @@ Result<RunDirectory> RunDirectory::create(const std::string& path) {
   RunDirectory out;
   out.lock_ = os::Fd(::open((path + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!out.lock_) return fail_errno("opening the lock of " + path, errno);
-  if (!try_lock(out.lock_.get())) return fail(Code::kAlreadyExists, "a node is running in " + path + "; stop it with: tie down");
+  if (!try_lock(out.lock_.get()))
+    return fail(Code::kAlreadyExists, "a node is running in " + path + "; stop it with: tie down");
   (void)!::pwrite(out.lock_.get(), kMarker.data(), kMarker.size(), 0);
   empty_but_lock(path);
   out.path_ = path;

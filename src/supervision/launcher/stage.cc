@@ -32,7 +32,8 @@ Result<Stage> Stage::create(const std::string& run, const std::string& prefix) {
   Stage out;
   out.root_ = run + "/stage";
   out.prefix_ = out.root_ + "/prefix";
-  for (const char* folder : {"bin", "lib", "libexec"}) TIE_CHECK_OK(copy_tree(fs::path(prefix) / folder, fs::path(out.prefix_) / folder));
+  for (const char* folder : {"bin", "lib", "libexec"})
+    TIE_CHECK_OK(copy_tree(fs::path(prefix) / folder, fs::path(out.prefix_) / folder));
   TIE_TRY(out.manifest_, measure_release(out.prefix_));
   return out;
 }
@@ -93,7 +94,8 @@ Result<std::string> Stage::app_assets(const std::string& assets, const std::vect
     std::string from = assets + "/models/" + model + "/", to = out + "/models/" + model + "/";
     for (const char* file : {"tokenizer.img", "model.toml"}) TIE_CHECK_OK(copy_one(from + file, to + file));
     std::error_code error;
-    if (fs::exists(from + "template.jinja", error)) TIE_CHECK_OK(copy_one(from + "template.jinja", to + "template.jinja"));
+    if (fs::exists(from + "template.jinja", error))
+      TIE_CHECK_OK(copy_one(from + "template.jinja", to + "template.jinja"));
   }
   return out;
 }

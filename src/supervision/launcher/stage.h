@@ -1,6 +1,7 @@
-// Copies of what will run, in memory: each program, the shared libraries it loads, and the model files that per-request processes read.
-// Only staged copies are executed and measured, so what was measured is what runs even when the installed tree changes underneath.
-// Used once at start, by one thread. The copies live below RUN/stage and go with the run directory.
+// Copies of what will run, in memory: each program, the shared libraries it loads, and the model files that per-request
+// processes read. Only staged copies are executed and measured, so what was measured is what runs even when the
+// installed tree changes underneath. Used once at start, by one thread. The copies live below RUN/stage and go with the
+// run directory.
 #pragma once
 #include <map>
 #include <string>
@@ -29,7 +30,8 @@ class Stage {
   Result<StagedProgram> program(const std::string& name);
   // Adds the libraries of one staged program to another's folder, for programs that share a sandbox.
   Result<void> merge_libraries(const std::string& from, const std::string& into);
-  // RUN/stage/app-assets/models/MODEL/{tokenizer.img, template.jinja, model.toml}: what a request process may read, weights not among it.
+  // RUN/stage/app-assets/models/MODEL/{tokenizer.img, template.jinja, model.toml}: what a request process may read,
+  // weights not among it.
   Result<std::string> app_assets(const std::string& assets, const std::vector<std::string>& models);
 
  private:

@@ -40,7 +40,8 @@ Result<os::Fd> child_signal_fd() {
 
 }  // namespace
 
-Supervisor::Supervisor(os::SandboxLauncher& launcher, std::vector<Unit> units, SupervisorOptions options) : launcher_(launcher), options_(std::move(options)) {
+Supervisor::Supervisor(os::SandboxLauncher& launcher, std::vector<Unit> units, SupervisorOptions options)
+    : launcher_(launcher), options_(std::move(options)) {
   for (Unit& unit : units) {
     std::string log_path = options_.run + "/log/" + unit.name + ".log";
     std::vector<std::string> formats = unit.log_formats;
@@ -80,7 +81,9 @@ Result<void> Supervisor::run(int stop_fd) {
     if (node_ready_ms_ == 0 && startup.passed()) {
       failure_ = "not ready in time:";
       for (const Slot& slot : slots_)
-        if (slot.state != State::kReady) failure_ += fmt::format(" {} is {}{};", slot.unit.name, state_name(static_cast<int>(slot.state)), slot.log.last_line().empty() ? "" : " (" + slot.log.last_line() + ")");
+        if (slot.state != State::kReady)
+          failure_ += fmt::format(" {} is {}{};", slot.unit.name, state_name(static_cast<int>(slot.state)),
+                                  slot.log.last_lines().empty() ? "" : " (" + slot.log.last_lines() + ")");
     }
     if (failure_.empty()) poll_once(stop_fd);
   }
@@ -94,10 +97,11 @@ Result<void> Supervisor::start_due_units() {
     bool due = slot.state == State::kWaiting || (slot.state == State::kBackoff && monotonic_ms() >= slot.next_start_ms);
     if (!due) continue;
     // Order matters only for the first start: a daemon that comes back finds the others as they are.
-    bool may_start = slot.was_ready || std::all_of(slot.unit.after.begin(), slot.unit.after.end(), [&](const std::string& name) {
-      Slot* other = find(name);
-      return other == nullptr || other->was_ready;
-    });
+    bool may_start =
+        slot.was_ready || std::all_of(slot.unit.after.begin(), slot.unit.after.end(), [&](const std::string& name) {
+          Slot* other = find(name);
+          return other == nullptr || other->was_ready;
+        });
     if (may_start) TIE_CHECK_OK(start_daemon(slot));
   }
   return {};
@@ -147,7 +151,8 @@ void Supervisor::poll_once(int stop_fd) {
   };
   for (Slot& slot : slots_) {
     // At the limit connections wait in the listener's queue.
-    if (slot.listener && slot.instances.size() < options_.max_instances) watch(slot.listener.get(), {&slot, nullptr, 0});
+    if (slot.listener && slot.instances.size() < options_.max_instances)
+      watch(slot.listener.get(), {&slot, nullptr, 0});
     for (Instance& instance : slot.instances) {
       if (instance.ready) watch(instance.ready.get(), {&slot, &instance, 1});
       if (instance.standard_error) watch(instance.standard_error.get(), {&slot, &instance, 2});
@@ -160,7 +165,8 @@ void Supervisor::poll_once(int stop_fd) {
     const Watch& w = watches[i];
     if (w.what == 0) accept_connection(*w.slot);
     if (w.what == 1) on_ready(*w.slot, *w.instance);
-    if (w.what == 2 && !w.instance->lines.read_from(w.instance->standard_error.get(), w.slot->log)) w.instance->standard_error.close();
+    if (w.what == 2 && !w.instance->lines.read_from(w.instance->standard_error.get(), w.slot->log))
+      w.instance->standard_error.close();
   }
   // Last, because it removes instances that the watches point to.
   if (fds[0].revents != 0) reap();
@@ -176,7 +182,8 @@ void Supervisor::on_ready(Slot& slot, Instance& instance) {
   slot.failures = 0;
   slot.ready_after_ms = monotonic_ms() - instance.started_ms;
   bool first = !std::exchange(slot.was_ready, true);
-  if (options_.progress && first) options_.progress(fmt::format("{} ready in {} ms", slot.unit.name, slot.ready_after_ms));
+  if (options_.progress && first)
+    options_.progress(fmt::format("{} ready in {} ms", slot.unit.name, slot.ready_after_ms));
   bool node_became_ready = node_ready_ms_ == 0 && all_ready();
   if (node_became_ready) {
     node_ready_ms_ = monotonic_ms();
@@ -184,7 +191,8 @@ void Supervisor::on_ready(Slot& slot, Instance& instance) {
   }
   // The status document first: who reads the line may ask for it.
   changed();
-  if (options_.progress && node_became_ready) options_.progress(fmt::format("node ready in {} ms", node_ready_ms_ - began_ms_));
+  if (options_.progress && node_became_ready)
+    options_.progress(fmt::format("node ready in {} ms", node_ready_ms_ - began_ms_));
 }
 
 bool Supervisor::all_ready() const {
@@ -199,7 +207,8 @@ void Supervisor::reap() {
   pid_t pid;
   while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0) {
     for (Slot& slot : slots_) {
-      auto instance = std::find_if(slot.instances.begin(), slot.instances.end(), [&](const Instance& i) { return i.process.monitor == pid; });
+      auto instance = std::find_if(slot.instances.begin(), slot.instances.end(),
+                                   [&](const Instance& i) { return i.process.monitor == pid; });
       if (instance == slot.instances.end()) continue;
       on_exit(slot, instance, status);
       break;
@@ -226,9 +235,10 @@ void Supervisor::on_exit(Slot& slot, std::list<Instance>::iterator instance, int
     return;
   }
   bool was_ready = slot.state == State::kReady;
-  if (options_.progress) options_.progress(fmt::format("{} {} after {} ms; starting it again", slot.unit.name, exit_text(status), ran_ms));
+  if (options_.progress)
+    options_.progress(fmt::format("{} {} after {} ms; starting it again", slot.unit.name, exit_text(status), ran_ms));
   if (!was_ready && node_ready_ms_ == 0 && ++slot.failures >= kMaxStartFailures) {
-    std::string said = slot.log.last_line();
+    std::string said = slot.log.last_lines();
     failure_ = fmt::format("{} {}{}", slot.unit.name, exit_text(status), said.empty() ? "" : ": " + said);
   }
   if (was_ready && ran_ms >= kStableAfterMs) slot.backoff_ms = kFirstBackoffMs;
@@ -240,12 +250,14 @@ void Supervisor::on_exit(Slot& slot, std::list<Instance>::iterator instance, int
 }
 
 std::string Supervisor::status_document() const {
-  std::string out = fmt::format("{{\"sandbox\":\"{}\",\"node_ready\":{},\"ready_ms\":{},\"units\":[", launcher_.name(), node_ready_ms_ != 0 && all_ready(),
-                                node_ready_ms_ == 0 ? 0 : node_ready_ms_ - began_ms_);
+  std::string out =
+      fmt::format("{{\"sandbox\":\"{}\",\"node_ready\":{},\"ready_ms\":{},\"units\":[", launcher_.name(),
+                  node_ready_ms_ != 0 && all_ready(), node_ready_ms_ == 0 ? 0 : node_ready_ms_ - began_ms_);
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
-    out += fmt::format("{}{{\"name\":\"{}\",\"state\":\"{}\",\"starts\":{},\"instances\":{},\"ready_ms\":{}}}", i == 0 ? "" : ",", slot.unit.name,
-                       state_name(static_cast<int>(slot.state)), slot.starts, slot.instances.size(), slot.ready_after_ms);
+    out += fmt::format("{}{{\"name\":\"{}\",\"state\":\"{}\",\"starts\":{},\"instances\":{},\"ready_ms\":{}}}",
+                       i == 0 ? "" : ",", slot.unit.name, state_name(static_cast<int>(slot.state)), slot.starts,
+                       slot.instances.size(), slot.ready_after_ms);
   }
   return out + "]}\n";
 }
@@ -259,7 +271,8 @@ void Supervisor::stop_all() {
   for (Slot& slot : slots_) slot.listener.close();
   for (const std::string& name : options_.stop_first)
     if (Slot* slot = find(name)) stop_unit(*slot, failure_.empty() ? options_.drain_timeout_ms : kStopStepMs);
-  for (auto slot = slots_.rbegin(); slot != slots_.rend(); ++slot) stop_unit(*slot, slot->unit.life == Life::kPerRequest ? 1000 : kStopStepMs);
+  for (auto slot = slots_.rbegin(); slot != slots_.rend(); ++slot)
+    stop_unit(*slot, slot->unit.life == Life::kPerRequest ? 1000 : kStopStepMs);
   changed();
 }
 

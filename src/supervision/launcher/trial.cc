@@ -44,7 +44,8 @@ Result<void> try_sandbox(os::SandboxLauncher& launcher) {
   int status = 0;
   ::waitpid(process.monitor, &status, 0);
   if (ended && WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
-  return fail(Code::kNotReady, fmt::format("a trial sandbox ({}) {}: {}", launcher.name(), ended ? "failed" : "hung", first_line_of(reader.get())));
+  return fail(Code::kNotReady, fmt::format("a trial sandbox ({}) {}: {}", launcher.name(), ended ? "failed" : "hung",
+                                           first_line_of(reader.get())));
 }
 
 }  // namespace tie::launcher
