@@ -5,6 +5,7 @@
 #include "base/random.h"
 #include "os/log.h"
 #include "os/process.h"
+#include "os/serving_mode.h"
 #include "supervision/controllerd/controller_service.h"
 #include "supervision/controllerd/node_controller.h"
 #include "supervision/rpc/unix_grpc.h"
@@ -43,6 +44,7 @@ Result<void> serve(Flags flags) {
   controller::ControllerService service(node);
   node.start();
   TIE_TRY(rpc::UnixGrpcServer server, rpc::UnixGrpcServer::start(flags.socket, {&service}));
+  TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
   (void)os::wait_readable(stop.get(), Deadline::in_ms(INT64_MAX / 4));
   // The registration ends with its stream, and cloudboardd stops serving at once.
   node.stop();

@@ -6,6 +6,7 @@
 
 #include "os/log.h"
 #include "os/process.h"
+#include "os/serving_mode.h"
 #include "supervision/gpuhealthd/chosen_provider.h"
 #include "supervision/gpuhealthd/health_service.h"
 #include "supervision/rpc/unix_grpc.h"
@@ -28,6 +29,7 @@ Result<void> serve(const Flags& flags) {
   TIE_LOG("gpuhealthd", "provider {}, {} devices, {}", os::LogWord(first.provider), first.devices.size(), os::LogWord(gpuhealth::health_name(first.health)));
   gpuhealth::HealthService service(poller);
   TIE_TRY(rpc::UnixGrpcServer server, rpc::UnixGrpcServer::start(flags.socket, {&service}));
+  TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
   os::notify_ready();
   (void)os::wait_readable(stop.get(), Deadline::in_ms(INT64_MAX / 4));
   poller.stop();

@@ -9,6 +9,7 @@
 #include "inference/bones/thread_pool.h"
 #include "os/log.h"
 #include "os/process.h"
+#include "os/serving_mode.h"
 #include "os/unix_socket.h"
 #include "supervision/model_owner/owner_server.h"
 
@@ -70,6 +71,7 @@ Result<void> serve(const Flags& flags) {
   });
   TIE_CHECK_OK(store.scan());
   TIE_TRY(os::Fd listener, os::listen_unix(flags.socket));
+  TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
   std::thread loading([&store] { load_all(store); });
   os::notify_ready();
   auto outcome = owner::OwnerServer(store, std::move(options)).run(listener.get(), stop.get());

@@ -8,6 +8,7 @@
 
 #include "os/log.h"
 #include "os/process.h"
+#include "os/serving_mode.h"
 #include "supervision/rpc/unix_grpc.h"
 #include "supervision/status_probe/probe_service.h"
 
@@ -38,6 +39,7 @@ Result<void> serve(Flags flags) {
   probe::ProbeService service(probe);
   probe::ProbeHealthService health(probe);
   TIE_TRY(rpc::UnixGrpcServer server, rpc::UnixGrpcServer::start(flags.socket, {&service, &health}));
+  TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
   os::notify_ready();
   std::thread([&probe, fd = stop.get()] {
     (void)os::wait_readable(fd, Deadline::in_ms(INT64_MAX / 4));

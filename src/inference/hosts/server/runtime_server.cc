@@ -3,7 +3,9 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
+#include <sys/stat.h>
 
+#include <cerrno>
 #include <thread>
 
 #include "inference/hosts/server/limits.h"
@@ -44,6 +46,8 @@ Result<std::unique_ptr<RuntimeServer>> RuntimeServer::start(const std::string& m
   state->streams = std::make_unique<StreamService>(model, state->service, std::move(queue));
   state->server = builder.BuildAndStart();
   if (!state->server) return fail(Code::kIo, "cannot listen on " + socket_path);
+  // Where users differ (systemd), the folder's group decides who connects.
+  if (::chmod(socket_path.c_str(), 0660) != 0) return fail_errno("setting the mode of " + socket_path, errno);
   state->server->GetHealthCheckService()->SetServingStatus(false);
   state->streams->start();
   return std::unique_ptr<RuntimeServer>(new RuntimeServer(std::move(state)));
