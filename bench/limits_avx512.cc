@@ -5,28 +5,36 @@
 
 namespace tie::bench {
 
+// Twelve accumulators by name: an array of them would live in memory.
+#define TIE_TWELVE(op) op(0) op(1) op(2) op(3) op(4) op(5) op(6) op(7) op(8) op(9) op(10) op(11)
+
 // Runs n iterations of 12 dpbusd (64 multiply-adds each); returns a value so that nothing is removed.
 int avx512_int8(uint64_t n) {
-  __m512i a[12], w = _mm512_set1_epi8(3), x = _mm512_set1_epi8(1);
-  for (auto& v : a) v = _mm512_setzero_si512();
-  for (uint64_t i = 0; i < n; ++i) {
-#pragma GCC unroll 12
-    for (auto& v : a) asm volatile("vpdpbusd %2, %1, %0" : "+v"(v) : "v"(w), "v"(x));
-  }
-  for (int i = 1; i < 12; ++i) a[0] = _mm512_add_epi32(a[0], a[i]);
-  return _mm512_reduce_add_epi32(a[0]);
+  const __m512i w = _mm512_set1_epi8(3), x = _mm512_set1_epi8(1);
+#define TIE_DECLARE(i) __m512i a##i = _mm512_setzero_si512();
+#define TIE_STEP(i) asm volatile("vpdpbusd %2, %1, %0" : "+v"(a##i) : "v"(w), "v"(x));
+#define TIE_SUM(i) total += _mm512_reduce_add_epi32(a##i);
+  TIE_TWELVE(TIE_DECLARE)
+  for (uint64_t i = 0; i < n; ++i) { TIE_TWELVE(TIE_STEP) }
+  int total = 0;
+  TIE_TWELVE(TIE_SUM)
+  return total;
 }
+#undef TIE_DECLARE
+#undef TIE_STEP
+#undef TIE_SUM
 
 // 12 fused multiply-adds of 16 floats an iteration.
 float avx512_fp32(uint64_t n) {
-  __m512 a[12], w = _mm512_set1_ps(0.5f), x = _mm512_set1_ps(0.25f);
-  for (auto& v : a) v = _mm512_setzero_ps();
-  for (uint64_t i = 0; i < n; ++i) {
-#pragma GCC unroll 12
-    for (auto& v : a) asm volatile("vfmadd231ps %2, %1, %0" : "+v"(v) : "v"(w), "v"(x));
-  }
-  for (int i = 1; i < 12; ++i) a[0] = _mm512_add_ps(a[0], a[i]);
-  return _mm512_reduce_add_ps(a[0]);
+  const __m512 w = _mm512_set1_ps(0.5f), x = _mm512_set1_ps(0.25f);
+#define TIE_DECLARE(i) __m512 a##i = _mm512_setzero_ps();
+#define TIE_STEP(i) asm volatile("vfmadd231ps %2, %1, %0" : "+v"(a##i) : "v"(w), "v"(x));
+#define TIE_SUM(i) total += _mm512_reduce_add_ps(a##i);
+  TIE_TWELVE(TIE_DECLARE)
+  for (uint64_t i = 0; i < n; ++i) { TIE_TWELVE(TIE_STEP) }
+  float total = 0;
+  TIE_TWELVE(TIE_SUM)
+  return total;
 }
 
 // Sum of 64-byte lines with prefetch: as fast as this core reads.

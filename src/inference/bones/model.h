@@ -50,7 +50,7 @@ struct Logits {
 
 struct ModelOptions {
   ThreadPool* pool = nullptr;           // required; not owned
-  std::string_view kernels = {};        // "reference", "avx2", "avx512"; empty = the best this CPU has
+  std::string_view kernels = {};        // "reference", "avx2", "avx512", "avx512fp16"; empty = the best this CPU has
   uint32_t max_batch_rows = 512;        // tokens in one forward pass
   uint32_t max_logit_rows = 64;
   uint32_t max_sequences = 256;

@@ -20,6 +20,7 @@ std::vector<const KernelSet*> runnable_kernel_sets() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("gfni");
+  if (avx512 && __builtin_cpu_supports("avx512fp16")) sets.push_back(&avx512fp16_kernels());
   if (avx512) sets.push_back(&kAvx512Kernels);
   if (avx2) sets.push_back(&kAvx2Kernels);
 #endif
@@ -30,8 +31,11 @@ std::vector<const KernelSet*> runnable_kernel_sets() {
 Result<const KernelSet*> choose_kernel_set(std::string_view name) {
   for (const KernelSet* set : runnable_kernel_sets())
     if (name.empty() || name == set->name) return set;
+  if (name == reference_fp16_kernels().name) return &reference_fp16_kernels();
   return fail(Code::kUnsupportedFeature, "kernel set \"" + std::string(name) + "\" is unknown or not supported by this CPU");
 }
+
+const KernelSet& twin_of(const KernelSet& set) { return std::string_view(set.name) == "avx512fp16" ? reference_fp16_kernels() : kReferenceKernels; }
 
 std::vector<std::string_view> available_kernel_sets() {
   std::vector<std::string_view> names;

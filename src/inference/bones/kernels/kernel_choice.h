@@ -11,6 +11,9 @@ namespace tie::bones {
 // Sets that this CPU can run, fastest first; the reference set is always last.
 std::vector<const KernelSet*> runnable_kernel_sets();
 
+// The plain set that gives the same bits.
+const KernelSet& twin_of(const KernelSet& set);
+
 // By name; empty = the fastest. kUnsupportedFeature when unknown or not runnable here.
 Result<const KernelSet*> choose_kernel_set(std::string_view name);
 

@@ -3,7 +3,7 @@
 //  - matrix products: exact int32 sums per block; per output  acc = fma(float(dot), w_scale * x_scale, acc); then, with minima, acc = fma(w_min, x_sum, acc); blocks in order of k;
 //  - float matrices: one chain acc = fma(x[k], w[k], acc) in order of k;
 //  - sums over a vector: 16 lanes (element i goes to lane i % 16, in order), then lanes folded as 8+8, 4+4, 2+2, 1+1;
-//  - attention: keys in blocks of kKeyBlock from position 0; each block is reduced on its own and blocks are merged in order.
+//  - attention in f32 (avx512fp16 alone does it in half precision, as reference_fp16 states): keys in blocks of kKeyBlock from position 0; each block is reduced on its own and blocks are merged in order.
 // Kernels never allocate, never check: callers pass checked shapes. Threads: any, on disjoint outputs.
 #pragma once
 #include <cstddef>
@@ -49,6 +49,7 @@ struct AttentionJob {
   uint32_t n_rows = 0;                 // <= kAttentionRows
   const float* q[kAttentionRows] = {};
   uint32_t key_begin[kAttentionRows] = {}, key_end[kAttentionRows] = {};  // row r sees keys [begin, end)
+  std::byte* prepared = nullptr;       // attention_scratch_bytes(head_dim), 64-byte aligned: what prepare_queries leaves for attend_block
 };
 
 // Softmax state of up to 8 rows over some keys: weights relative to max, their sum, and the weighted sum of values.
@@ -79,6 +80,7 @@ struct KernelSet {
   void (*gelu_gate)(float* gate, const float* up, uint32_t n);                         // gate = gelu_tanh(gate) * up
   void (*soft_cap)(float* x, float cap, uint32_t n);                                   // x = cap * tanh(x / cap)
   void (*store_kv)(const StoreKvJob& job);
+  void (*prepare_queries)(const AttentionJob& job);  // once for an item, before its first attend_block; null: nothing to prepare
   void (*attend_block)(const AttentionJob& job, uint32_t key_block, AttentionPartial& out);  // keys [128 * key_block, + 128)
   void (*merge_partial)(AttentionPartial& into, const AttentionPartial& from, uint32_t n_rows, uint32_t head_dim);
 };
@@ -86,10 +88,14 @@ struct KernelSet {
 // Scratch of MatmulJob for a matrix of k inputs: 32 columns unpacked, with scales and minima.
 static inline size_t matmul_scratch_bytes(uint32_t k) { return (size_t{k} * 32 + size_t{k / 16 + 2} * 2 * 32 * 4 + 4096) & ~size_t{63}; }
 
+static inline size_t attention_scratch_bytes(uint32_t head_dim) { return size_t{kAttentionRows} * head_dim * 32; }
+
 extern const KernelSet kReferenceKernels;
+const KernelSet& reference_fp16_kernels();  // the twin of avx512fp16
 #if defined(__x86_64__)
 extern const KernelSet kAvx2Kernels;
 extern const KernelSet kAvx512Kernels;
+const KernelSet& avx512fp16_kernels();
 #endif
 
 }  // namespace tie::bones

@@ -106,7 +106,7 @@ class Pass {
     barrier();
     const AttentionLayer at{layer, local ? c_.sliding_window : 0, c_.attention_soft_cap};
     if (split_) {
-      attend_split(k_, ws_, c_, batch_, kv_, at);
+      attend_split(k_, ws_, c_, batch_, kv_, at, thread_);
       barrier();
       merge_split(k_, ws_, c_, batch_, kv_, at, thread_);
     } else {

@@ -77,7 +77,9 @@ void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& c,
   total.acc = ws.threads[thread].attention[0];
   block.acc = ws.threads[thread].attention[1];
   for (uint32_t i = next.fetch_add(1, std::memory_order_relaxed); i < ws.items.size(); i = next.fetch_add(1, std::memory_order_relaxed)) {
-    const AttentionJob job = make_job(ws, c, batch, kv, layer, ws.items[i]);
+    AttentionJob job = make_job(ws, c, batch, kv, layer, ws.items[i]);
+    job.prepared = ws.threads[thread].queries;
+    if (kernels.prepare_queries) kernels.prepare_queries(job);
     const Blocks blocks = key_blocks(job);
     reset(total, c.head_dim);
     for (uint32_t b = blocks.first; b < blocks.last; ++b) {
@@ -88,12 +90,14 @@ void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& c,
   }
 }
 
-void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv, const AttentionLayer& layer) {
+void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv, const AttentionLayer& layer, uint32_t thread) {
   std::atomic<uint32_t>& next = ws.next_item[size_t{layer.layer} * 16];
   uint32_t unit = next.fetch_add(1, std::memory_order_relaxed), before = 0;
   for (const AttentionItem& item : ws.items) {
-    const AttentionJob job = make_job(ws, c, batch, kv, layer, item);
+    AttentionJob job = make_job(ws, c, batch, kv, layer, item);
     const Blocks blocks = key_blocks(job);
+    job.prepared = ws.threads[thread].queries;
+    if (kernels.prepare_queries && unit < before + blocks.last - blocks.first) kernels.prepare_queries(job);
     for (; unit < before + blocks.last - blocks.first; unit = next.fetch_add(1, std::memory_order_relaxed)) {
       const uint32_t b = unit - before;
       kernels.attend_block(job, blocks.first + b, ws.partials[item.first_partial + b]);

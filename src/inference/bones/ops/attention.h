@@ -20,7 +20,7 @@ bool plan_attention(Workspace& ws, const ModelConfig& config, const Batch& batch
 
 // One thread's part. With `split`, call attend_split on every thread, a barrier, then merge_split; else attend_items alone. Output: ws.attended.
 void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch, const KvPool& kv, const AttentionLayer& layer, uint32_t thread);
-void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch, const KvPool& kv, const AttentionLayer& layer);
+void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch, const KvPool& kv, const AttentionLayer& layer, uint32_t thread);
 void merge_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch, const KvPool& kv, const AttentionLayer& layer, uint32_t thread);
 
 }  // namespace tie::bones

@@ -40,6 +40,7 @@ struct ThreadScratch {
   float* gate = nullptr;         // [max_rows][kGateColumns]
   float* up = nullptr;
   float* attention[2] = {};      // [8][head_dim] each
+  std::byte* queries = nullptr;  // attention_scratch_bytes
 };
 
 inline constexpr uint32_t kGateColumns = 128;     // widest run of gate columns a thread computes at a time

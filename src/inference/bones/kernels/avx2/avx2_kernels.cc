@@ -179,6 +179,6 @@ void matmul(const MatmulJob& job) {
 }  // namespace
 
 const KernelSet kAvx2Kernels = {"avx2", matmul, quantize, rms_scale, scale_mul, scale_mul_add, add, rotate,
-                                silu_gate, gelu_gate, soft_cap, store_kv, attend_block, merge_partial};
+                                silu_gate, gelu_gate, soft_cap, store_kv, nullptr, attend_block, merge_partial};
 
 }  // namespace tie::bones

@@ -212,6 +212,6 @@ void merge_partial(AttentionPartial& into, const AttentionPartial& from, uint32_
 }  // namespace
 
 const KernelSet kReferenceKernels = {"reference", matmul, quantize, rms_scale, scale_mul, scale_mul_add, add, rotate,
-                                     silu_gate, gelu_gate, soft_cap, store_kv, attend_block, merge_partial};
+                                     silu_gate, gelu_gate, soft_cap, store_kv, nullptr, attend_block, merge_partial};
 
 }  // namespace tie::bones
