@@ -3,6 +3,7 @@
 mod ffi;
 mod json;
 mod python;
+mod source;
 mod template;
 mod time;
 

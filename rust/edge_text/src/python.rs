@@ -107,5 +107,88 @@ pub fn unknown_method(state: &mut State, value: &Value, method: &str, args: &[Va
         kwargs.assert_all_used()?;
         return minijinja_contrib::pycompat::unknown_method_callback(state, value, method, &plain);
     }
+    if method == "format" {
+        check_format(value.as_str().unwrap_or_default())?;
+    }
     minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
+}
+
+/// str.format pads to any width it is told, before anything is charged: widths of over four digits, and widths taken from arguments, are refused.
+fn check_format(format: &str) -> Result<(), Error> {
+    let mut digits = 0;
+    for c in format.chars() {
+        digits = if c.is_ascii_digit() { digits + 1 } else { 0 };
+        if digits > 4 {
+            return Err(bad("format: a width is too large"));
+        }
+    }
+    if format.split('{').skip(1).any(|field| !field.is_empty() && !field.contains('}')) {
+        return Err(bad("format: nested fields are not supported"));
+    }
+    Ok(())
+}
+
+const MAX_KEPT_DEPTH: usize = 64;
+const ITEMS_PER_FUEL: usize = 16;
+
+/// The filter that every value passes on its way into a namespace: bounds its depth, and unrolls lazy values, so that nothing a loop builds
+/// up is deep or contains itself.
+pub fn kept(state: &State, value: Value) -> Result<Value, Error> {
+    let mut items = 0;
+    let value = match value.kind() {
+        ValueKind::Iterable => value.try_iter()?.checked().collect::<Result<Vec<Value>, Error>>().map(Value::from)?,
+        _ => value,
+    };
+    check_depth(&value, 0, &mut items)?;
+    state.consume_fuel((items / ITEMS_PER_FUEL) as u64)?;
+    Ok(value)
+}
+
+fn check_depth(value: &Value, depth: usize, items: &mut usize) -> Result<(), Error> {
+    *items += 1;
+    let Some(object) = value.as_object() else { return Ok(()) };
+    if depth > MAX_KEPT_DEPTH {
+        return Err(bad("a value in a namespace is nested too deeply"));
+    }
+    if object.type_name().ends_with("::Namespace") {
+        return Err(bad("a namespace cannot be kept in a namespace"));
+    }
+    match value.kind() {
+        ValueKind::Seq | ValueKind::Iterable => {
+            for item in value.try_iter()?.checked() {
+                check_depth(&item?, depth + 1, items)?;
+            }
+        }
+        ValueKind::Map => {
+            for key in value.try_iter()?.checked() {
+                check_depth(&value.get_item(&key?)?, depth + 1, items)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// A safe string plus others, as Jinja2's Markup adds: what is not safe itself is escaped.
+pub fn markup(state: &State, value: Value, more: Rest<Value>) -> Result<Value, Error> {
+    let mut out = value.to_string();
+    for operand in more.iter() {
+        let Some(text) = operand.as_str() else { return Err(bad("only text can be added to text")) };
+        state.consume_fuel((text.len() / BYTES_PER_FUEL) as u64)?;
+        if operand.is_safe() {
+            out.push_str(text);
+            continue;
+        }
+        for c in text.chars() {
+            match c {
+                '&' => out.push_str("&amp;"),
+                '<' => out.push_str("&lt;"),
+                '>' => out.push_str("&gt;"),
+                '\'' => out.push_str("&#39;"),
+                '"' => out.push_str("&#34;"),
+                c => out.push(c),
+            }
+        }
+    }
+    Ok(Value::from_safe_string(out))
 }

@@ -8,7 +8,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Rest, Value};
 use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior};
 
-use crate::{json, python, time};
+use crate::{json, python, source, time};
 
 /// Budgets of a template; see edge_template_limits.
 #[derive(Clone, Copy)]
@@ -32,7 +32,6 @@ const NAME: &str = "chat_template";
 /// Marks the error of raise_exception, so that its words can be told from an engine error.
 const REFUSAL_MARK: &str = "\u{1}refused:";
 const RECURSION_LIMIT: usize = 120;
-/// Nesting of values that a template builds is bounded by this many engine calls anyway; contexts by serde_json's own limit.
 const MAX_CONTEXT_BYTES: usize = 64 << 20;
 
 pub struct Template {
@@ -98,30 +97,6 @@ fn tojson(state: &State, value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Re
     Ok(Value::from(text))
 }
 
-/// `{% generation %}` marks the assistant's words for training; rendering passes it over.
-fn without_generation_blocks(source: &str) -> String {
-    let mut out = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(at) = rest.find("{%") {
-        let (before, tag) = rest.split_at(at);
-        out.push_str(before);
-        let Some(end) = tag.find("%}") else {
-            rest = tag;
-            break;
-        };
-        let (tag, after) = tag.split_at(end + 2);
-        let inner = tag[2..tag.len() - 2].trim_matches(['-', '+']).trim();
-        match inner {
-            "generation" => out.push_str(&tag.replacen("generation", "if true", 1)),
-            "endgeneration" => out.push_str(&tag.replacen("endgeneration", "endif", 1)),
-            _ => out.push_str(tag),
-        }
-        rest = after;
-    }
-    out.push_str(rest);
-    out
-}
-
 fn environment(limits: &Limits, now: Arc<AtomicI64>) -> Result<Environment<'static>, Error> {
     let mut env = Environment::new();
     env.set_syntax(
@@ -139,6 +114,8 @@ fn environment(limits: &Limits, now: Arc<AtomicI64>) -> Result<Environment<'stat
     env.set_unknown_method_callback(python::unknown_method);
     env.remove_global("debug");
     env.add_filter("tojson", tojson);
+    env.add_filter("_kept", python::kept);
+    env.add_filter("_markup", python::markup);
     env.add_filter("sort", python::sort);
     env.add_filter("indent", python::indent);
     env.add_filter("int", python::int);
@@ -161,7 +138,7 @@ impl Template {
         }
         let now = Arc::new(AtomicI64::new(0));
         let mut env = environment(limits, now.clone()).map_err(|e| failure_of(&e))?;
-        env.add_template_owned(NAME, without_generation_blocks(source))
+        env.add_template_owned(NAME, source::prepare(source))
             .map_err(|e| failure_of(&e))?;
         Ok(Template {
             environment: env,
@@ -174,15 +151,15 @@ impl Template {
         if context_json.len() > MAX_CONTEXT_BYTES {
             return Err(Failure::TooLarge("the conversation is too large for a template".into()));
         }
+        self.now.store(now_unix_s, Ordering::Relaxed);
         let context: Value = serde_json::from_str(context_json)
             .map_err(|e| Failure::BadInput(format!("template variables: {e}")))?;
-        self.now.store(now_unix_s, Ordering::Relaxed);
         let template = self.environment.get_template(NAME).map_err(|e| failure_of(&e))?;
         let mut out = Bounded {
             text: Vec::with_capacity(context_json.len().min(self.max_output_bytes)),
             left: self.max_output_bytes,
         };
-        let result = template.render_captured_to(context, &mut out);
+        let result = template.render_captured_to(context, &mut out).map(drop);
         if out.left == 0 && result.is_err() {
             return Err(Failure::TooLarge("the template wrote more than its output limit".into()));
         }
