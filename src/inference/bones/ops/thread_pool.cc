@@ -1,7 +1,5 @@
 #include "inference/bones/thread_pool.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -31,7 +29,8 @@ class FlushSubnormals {
 #endif
 };
 
-constexpr uint32_t kBarrierSpins = 4000;  // then give the core to whoever the late thread waits behind
+// Then sleep: the late thread has lost its core to another process, and one that sleeps gets its own back sooner than one that spins or yields.
+constexpr uint32_t kBarrierSpins = 1500;
 
 }  // namespace
 
@@ -45,6 +44,7 @@ struct ThreadPool::State {
   std::atomic<bool> stop{false};
   alignas(64) std::atomic<uint32_t> arrived{0};
   alignas(64) std::atomic<uint32_t> generation{0};
+  std::atomic<uint32_t> waiting{0};                // sleepers at the barrier
 
   void wait_at_barrier() {
     const uint32_t n = options.n_threads;
@@ -52,13 +52,17 @@ struct ThreadPool::State {
     const uint32_t mine = generation.load(std::memory_order_relaxed);
     if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == n) {
       arrived.store(0, std::memory_order_relaxed);
-      generation.store(mine + 1, std::memory_order_release);
+      generation.store(mine + 1, std::memory_order_seq_cst);
+      if (waiting.load(std::memory_order_seq_cst) != 0) generation.notify_all();
       return;
     }
-    for (uint32_t spins = 0; generation.load(std::memory_order_acquire) == mine; ++spins) {
-      if (spins < kBarrierSpins) relax();
-      else sched_yield();
+    for (uint32_t spins = 0; spins < kBarrierSpins; ++spins) {
+      if (generation.load(std::memory_order_acquire) != mine) return;
+      relax();
     }
+    waiting.fetch_add(1, std::memory_order_seq_cst);
+    while (generation.load(std::memory_order_seq_cst) == mine) generation.wait(mine, std::memory_order_seq_cst);
+    waiting.fetch_sub(1, std::memory_order_seq_cst);
   }
 
   // Returns the new epoch: spins for idle_spin_us, then sleeps.
