@@ -5,10 +5,15 @@
 #include <limits>
 
 // GNU vector types of 16 lanes: the compiler splits them for narrower sets. Each function is compiled once per instruction set and chosen at start.
-#if defined(__x86_64__) && !defined(TIE_SANITIZED)
-#define TIE_EACH_SET __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#if defined(__clang__)
+#define TIE_VECTORIZE
 #else
-#define TIE_EACH_SET
+#define TIE_VECTORIZE optimize("O3")
+#endif
+#if defined(__x86_64__) && !defined(TIE_SANITIZED)
+#define TIE_EACH_SET __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), TIE_VECTORIZE))
+#else
+#define TIE_EACH_SET __attribute__((TIE_VECTORIZE))
 #endif
 
 namespace tie::engine {
@@ -38,27 +43,48 @@ TIE_EACH_SET int32_t argmax_of(std::span<const float> row) {
   float best = max_of(row);
   if (best == kMinusInfinity) return -1;
   size_t i = 0;
-  for (; i + kLanes <= row.size(); i += kLanes) {
-    Ints equal = *reinterpret_cast<const Floats*>(&row[i]) == Floats{} + best;
-    int32_t any = 0;
-    for (size_t lane = 0; lane < kLanes; ++lane) any |= equal[lane];
-    if (any) break;
+  for (; i + kGroup <= row.size(); i += kGroup) {
+    const float* x = &row[i];
+    int hit = 0;
+    for (size_t j = 0; j < kGroup; ++j) hit |= static_cast<int>(x[j] == best);
+    if (hit) break;
   }
   for (; i < row.size(); ++i)
     if (row[i] == best) return static_cast<int32_t>(i);
   return -1;
 }
 
-TIE_EACH_SET size_t next_above(std::span<const float> row, size_t from, float threshold) {
-  size_t i = from;
-  for (; i + kLanes <= row.size(); i += kLanes) {
-    Ints above = *reinterpret_cast<const Floats*>(&row[i]) > Floats{} + threshold;
-    int32_t any = 0;
-    for (size_t lane = 0; lane < kLanes; ++lane) any |= above[lane];
-    if (any) break;
+TIE_EACH_SET void group_maxima(std::span<const float> row, std::vector<float>& out) {
+  out.clear();
+  size_t i = 0;
+  for (; i + kGroup <= row.size(); i += kGroup) {
+    const auto* x = reinterpret_cast<const Floats*>(&row[i]);
+    Floats a = x[0] > x[1] ? x[0] : x[1], b = x[2] > x[3] ? x[2] : x[3];
+    a = a > b ? a : b;
+    float best = kMinusInfinity;
+    for (size_t lane = 0; lane < kLanes; ++lane) best = a[lane] > best ? a[lane] : best;
+    out.push_back(best);
   }
-  for (; i < row.size(); ++i)
-    if (row[i] > threshold) return i;
+  if (i < row.size()) out.push_back(max_of(row.subspan(i)));
+}
+
+TIE_EACH_SET size_t collect_between(std::span<const float> row, size_t from, float low, float high, size_t most, std::vector<Candidate>& out) {
+  size_t i = from;
+  while (i < row.size()) {
+    size_t end = i + kGroup < row.size() ? i + kGroup : row.size();
+    if (end - i == kGroup) {
+      const float* x = &row[i];
+      int hit = 0;
+      for (size_t j = 0; j < kGroup; ++j) hit |= static_cast<int>(x[j] > low) & static_cast<int>(x[j] <= high);
+      if (hit == 0) {
+        i = end;
+        continue;
+      }
+    }
+    if (out.size() + kGroup > most) return i;
+    for (; i < end; ++i)
+      if (row[i] > low && row[i] <= high) out.push_back({row[i], static_cast<int32_t>(i)});
+  }
   return row.size();
 }
 
@@ -103,6 +129,44 @@ TIE_EACH_SET double exponentials(std::span<const float> row, float max, float sc
       }
     }
     double block_sum = 0;
+    for (size_t lane = 0; lane < kLanes; ++lane) block_sum += sum[lane];
+    block_sums[block] = block_sum;
+    total += block_sum;
+  }
+  return total;
+}
+
+TIE_EACH_SET double mass_above(std::span<const float> row, const float* masses, float threshold) {
+  double total = 0;
+  for (size_t start = 0; start < row.size(); start += kSumBlock) {
+    size_t end = start + kSumBlock < row.size() ? start + kSumBlock : row.size(), i = start;
+    Floats sum = {};
+    for (; i + kLanes <= end; i += kLanes) {
+      Ints above = *reinterpret_cast<const Floats*>(&row[i]) > Floats{} + threshold;
+      sum += above ? *reinterpret_cast<const Floats*>(masses + i) : Floats{};
+    }
+    for (; i < end; ++i) total += row[i] > threshold ? masses[i] : 0.0f;
+    for (size_t lane = 0; lane < kLanes; ++lane) total += sum[lane];
+  }
+  return total;
+}
+
+TIE_EACH_SET double keep_from(std::span<const float> row, float threshold, float* masses, double* block_sums) {
+  double total = 0;
+  for (size_t start = 0, block = 0; start < row.size(); start += kSumBlock, ++block) {
+    size_t end = start + kSumBlock < row.size() ? start + kSumBlock : row.size(), i = start;
+    Floats sum = {};
+    for (; i + kLanes <= end; i += kLanes) {
+      auto& mass = *reinterpret_cast<Floats*>(masses + i);
+      Ints keep = *reinterpret_cast<const Floats*>(&row[i]) >= Floats{} + threshold;
+      mass = keep ? mass : Floats{};
+      sum += mass;
+    }
+    double block_sum = 0;
+    for (; i < end; ++i) {
+      if (!(row[i] >= threshold)) masses[i] = 0.0f;
+      block_sum += masses[i];
+    }
     for (size_t lane = 0; lane < kLanes; ++lane) block_sum += sum[lane];
     block_sums[block] = block_sum;
     total += block_sum;

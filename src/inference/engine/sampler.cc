@@ -3,26 +3,22 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "inference/engine/counter_random.h"
-#include "inference/engine/logit_math.h"
 
 namespace tie::engine {
 namespace {
 
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+constexpr float kInfinity = std::numeric_limits<float>::infinity(), kMinusInfinity = -kInfinity;
 constexpr size_t kQuickTop = 256;         // top-p nearly always ends within this many candidates
-constexpr size_t kLargestQuickTop = 1024;
-constexpr size_t kBuckets = 2048;         // histogram of (max - logit) / temperature in steps of 1/32, for flat distributions
-constexpr float kBucketsPerUnit = 32.0f;
+constexpr float kWidestLogits = 88.0f;    // (max - logit) / temperature beyond which a mass is 0
+constexpr int kBisections = 16;           // down to a thousandth
 
 bool better(const Candidate& a, const Candidate& b) { return a.logit > b.logit || (a.logit == b.logit && a.token < b.token); }
 
 float finite(float logprob) { return logprob > kLogprobFloor ? logprob : kLogprobFloor; }  // also for NaN
-
-// What survives truncation is always a prefix of the order `better`: everything up to and including `last`.
-bool kept(const Candidate& c, const Candidate& last) { return !better(last, c); }
 
 // Which token of candidates[0, n) the random number falls on. masses: unnormalised probabilities.
 template <typename Mass>
@@ -38,8 +34,9 @@ int32_t pick(std::span<const Candidate> candidates, double total, double uniform
 }  // namespace
 
 SamplerWorkspace::SamplerWorkspace(uint32_t row_size)
-    : exponentials(row_size + 16), copy(row_size), shared_row(row_size), block_sums(row_size / kSumBlock + 1), bucket_mass(kBuckets) {
-  candidates.reserve(row_size);
+    : exponentials(row_size + 16), copy(row_size), shared_row(row_size), block_sums(row_size / kSumBlock + 1) {
+  candidates.reserve(row_size + kGroup);
+  maxima.reserve(row_size / kGroup + 1);
 }
 
 std::span<const Candidate> select_top(std::span<const float> row, size_t k, SamplerWorkspace& w) {
@@ -47,18 +44,19 @@ std::span<const Candidate> select_top(std::span<const float> row, size_t k, Samp
   c.clear();
   k = std::min(k, row.size());
   if (k == 0) return {};
+  // The k-th best of the groups' maxima is a bound that at least k elements reach, and few more than k do.
   float threshold = kMinusInfinity;
-  size_t limit = std::min(2 * k + 64, row.size());
-  for (size_t i = next_above(row, 0, threshold); i < row.size(); i = next_above(row, i + 1, threshold)) {
-    c.push_back({row[i], static_cast<int32_t>(i)});
-    if (c.size() < limit || c.size() <= k) continue;
+  if (group_maxima(row, w.maxima); w.maxima.size() > k) {
+    std::nth_element(w.maxima.begin(), w.maxima.begin() + static_cast<ptrdiff_t>(k) - 1, w.maxima.end(), std::greater<>());
+    threshold = std::nextafter(w.maxima[k - 1], kMinusInfinity);
+  }
+  size_t most = 2 * k + 4 * kGroup;
+  for (size_t at = 0; at < row.size();) {
+    at = collect_between(row, at, threshold, kInfinity, most, c);
+    if (c.size() <= k) continue;
     std::nth_element(c.begin(), c.begin() + static_cast<ptrdiff_t>(k) - 1, c.end(), better);
     c.resize(k);
     threshold = c[k - 1].logit;  // a later equal one has a higher id: it loses the tie
-  }
-  if (c.size() > k) {
-    std::nth_element(c.begin(), c.begin() + static_cast<ptrdiff_t>(k) - 1, c.end(), better);
-    c.resize(k);
   }
   std::sort(c.begin(), c.end(), better);
   return c;
@@ -107,8 +105,10 @@ void Sampler::adjust(std::span<float> row, const DrawRequest& request) const {
 int32_t Sampler::draw(const DrawRequest& request, SamplerWorkspace& w, TokenLogprobs* logprobs) {
   auto row = request.row.first(std::min<size_t>(request.row.size(), table_.size()));
   float normaliser = 0;
+  std::span<const float> raw = row;
   if (logprobs) {
-    std::copy(row.begin(), row.end(), w.copy.begin());
+    bool adjusted = !slots_.empty() || !options_.logit_bias.empty() || request.forbid_end || !request.mask.empty();
+    if (adjusted) raw = {w.copy.data(), static_cast<size_t>(std::copy(row.begin(), row.end(), w.copy.begin()) - w.copy.begin())};
     normaliser = log_sum_exp(row, w.exponentials.data(), w.block_sums.data());
     auto top = select_top(row, options_.top_logprobs, w);
     logprobs->n_top = static_cast<uint32_t>(top.size());
@@ -118,7 +118,7 @@ int32_t Sampler::draw(const DrawRequest& request, SamplerWorkspace& w, TokenLogp
   int32_t token = options_.greedy() ? argmax_of(row) : choose(row, request.position, w);
   if (logprobs && token >= 0) {
     logprobs->token = token;
-    logprobs->logprob = finite(w.copy[static_cast<size_t>(token)] - normaliser);
+    logprobs->logprob = finite(raw[static_cast<size_t>(token)] - normaliser);
   }
   return token;
 }
@@ -167,49 +167,26 @@ struct Draw {
     return last >= 0 ? last : argmax_of(row);
   }
 
-  size_t bucket_of(float logit) const {
-    float distance = (max - logit) * scale * kBucketsPerUnit;
-    return distance < static_cast<float>(kBuckets - 1) ? static_cast<size_t>(distance) : kBuckets - 1;
-  }
-
-  // The last token that top-p keeps, found without sorting everything: histogram of masses, then a sort of the one bucket in which the sum is reached.
-  Candidate last_of_top_p(double total) const {
-    std::fill(w.bucket_mass.begin(), w.bucket_mass.end(), 0.0);
-    for (size_t i = 0; i < row.size(); ++i)
-      if (w.exponentials[i] > 0.0f) w.bucket_mass[bucket_of(row[i])] += w.exponentials[i];
-    double left = options.top_p * total;
-    size_t bucket = 0;
-    while (bucket + 1 < kBuckets && left > w.bucket_mass[bucket]) left -= w.bucket_mass[bucket++];
+  // Top-p over a flat distribution, without sorting everything: the logit at which the sum is reached is found by bisection, then the few
+  // candidates around it are sorted.
+  int32_t from_flat_top_p(double total) const {
+    double wanted = options.top_p * total;
+    float low = max - kWidestLogits / scale, high = max;  // mass_above(low) >= wanted > mass_above(high)
+    for (int i = 0; i < kBisections; ++i) {
+      float middle = low + (high - low) * 0.5f;
+      (mass_above(row, w.exponentials.data(), middle) >= wanted ? low : high) = middle;
+    }
     auto& c = w.candidates;
     c.clear();
-    for (size_t i = 0; i < row.size(); ++i)
-      if (w.exponentials[i] > 0.0f && bucket_of(row[i]) == bucket) c.push_back({row[i], static_cast<int32_t>(i)});
-    if (c.empty()) return {kMinusInfinity, std::numeric_limits<int32_t>::max()};
+    collect_between(row, 0, low, high, row.size() + kGroup, c);
     std::sort(c.begin(), c.end(), better);
-    for (const auto& candidate : c) {
-      left -= w.exponentials[static_cast<size_t>(candidate.token)];
-      if (left <= 0) return candidate;
-    }
-    return c.back();
-  }
-
-  int32_t from_flat_top_p(double total) const {
-    Candidate last = last_of_top_p(total);
-    double sum = 0;
-    auto keep = [&](size_t i) {
-      return w.exponentials[i] > 0.0f && w.exponentials[i] >= options.min_p && kept({row[i], static_cast<int32_t>(i)}, last);
-    };
-    for (size_t i = 0; i < row.size(); ++i)
-      if (keep(i)) sum += w.exponentials[i];
-    double left = uniform * sum;
-    int32_t token = argmax_of(row);
-    for (size_t i = 0; i < row.size(); ++i) {
-      if (!keep(i)) continue;
-      token = static_cast<int32_t>(i);
-      left -= w.exponentials[i];
-      if (left < 0) break;
-    }
-    return token;
+    double sum = mass_above(row, w.exponentials.data(), high);
+    size_t n = 0;
+    while (n < c.size() && sum < wanted) sum += w.exponentials[static_cast<size_t>(c[n++].token)];
+    float cut = n > 0 ? c[n - 1].logit : high;
+    if (options.min_p > 0.0f) cut = std::max(cut, max + std::log(options.min_p) / scale);
+    for (; n < c.size() && c[n].logit == cut; ++n) w.exponentials[static_cast<size_t>(c[n].token)] = 0.0f;  // ties beyond the last
+    return from_all(keep_from(row, cut, w.exponentials.data(), w.block_sums.data()));
   }
 };
 
@@ -231,12 +208,9 @@ int32_t Sampler::choose(std::span<const float> row, uint64_t position, SamplerWo
   }
   double total = exponentials(row, max, draw.scale, w.exponentials.data(), w.block_sums.data());
   if (options_.top_p >= 1.0f && options_.min_p <= 0.0f) return draw.from_all(total);
-  for (size_t k = kQuickTop; k <= kLargestQuickTop; k *= 4) {
-    auto sorted = select_top(row, k, w);
-    size_t survivors = draw.surviving(sorted, total, sorted.size() < k || k >= row.size(), &sum);
-    if (survivors > 0) return draw.from_sorted(sorted.first(survivors), sum);
-  }
-  return draw.from_flat_top_p(total);
+  auto sorted = select_top(row, kQuickTop, w);
+  size_t survivors = draw.surviving(sorted, total, sorted.size() < kQuickTop || kQuickTop >= row.size(), &sum);
+  return survivors > 0 ? draw.from_sorted(sorted.first(survivors), sum) : draw.from_flat_top_p(total);
 }
 
 }  // namespace tie::engine

@@ -8,16 +8,12 @@
 #include <span>
 #include <vector>
 
+#include "inference/engine/logit_math.h"
 #include "inference/engine/logprobs.h"
 #include "inference/engine/sampling_options.h"
 #include "inference/engine/token_table.h"
 
 namespace tie::engine {
-
-struct Candidate {
-  float logit = 0;
-  int32_t token = 0;
-};
 
 // Buffers of one thread that draws; everything is allocated here, once.
 struct SamplerWorkspace {
@@ -26,7 +22,7 @@ struct SamplerWorkspace {
   std::vector<float> shared_row;         // for the engine: a row that several samples draw from
   std::vector<double> block_sums;
   std::vector<Candidate> candidates;
-  std::vector<double> bucket_mass;
+  std::vector<float> maxima;
 };
 
 struct DrawRequest {
