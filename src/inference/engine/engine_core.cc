@@ -35,7 +35,8 @@ EngineCore::EngineCore(ForwardModel& model, TokenTable table, EngineOptions opti
       options_(std::move(options)),
       context_(context),
       kv_(std::move(kv)),
-      scheduler_(kv_, options_.limits),
+      prefix_(options_.prefix, kv_),
+      scheduler_(kv_, prefix_, options_.limits),
       masks_(options_.grammars ? *options_.grammars : trivial_grammars_, table_.size()) {
   uint32_t threads = options_.pool ? options_.pool->size() : 1;
   workspaces_.reserve(threads);

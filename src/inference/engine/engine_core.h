@@ -24,6 +24,7 @@ struct EngineOptions {
   uint32_t target_step_us = 40'000;        // chunks are cut so that decoding requests wait no longer than this for a step; 0 = never cut
   bones::ThreadPool* pool = nullptr;       // sampling of several sequences is spread over it; null = one thread
   GrammarCompiler* grammars = nullptr;     // null = the trivial grammar only; else it must outlive the engine
+  PrefixSource* prefix = nullptr;          // null = no system-prompt prefix cache; its blocks have this engine's KV layout; must outlive the engine
   StepTrace trace;
 };
 
@@ -53,6 +54,7 @@ class EngineCore {
   uint32_t context() const { return context_; }   // most tokens of one sequence: the model's context, less when the KV memory is smaller
   const TokenTable& table() const { return table_; }
   const KvBlockPool& kv() const { return kv_; }
+  const PrefixBlocks& prefix() const { return prefix_; }
   const Scheduler& scheduler() const { return scheduler_; }
   const bones::ModelConfig& model_config() const { return model_.config(); }
 
@@ -82,6 +84,7 @@ class EngineCore {
   const EngineOptions options_;
   const uint32_t context_;
   KvBlockPool kv_;
+  PrefixBlocks prefix_;
   Scheduler scheduler_;
   TrivialGrammarCompiler trivial_grammars_;
   MaskWorker masks_;

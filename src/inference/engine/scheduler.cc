@@ -17,7 +17,7 @@ void remove_from(std::vector<Sequence*>& list, const Sequence* s) {
 
 }  // namespace
 
-Scheduler::Scheduler(KvBlockPool& pool, const SchedulerLimits& limits) : pool_(pool), limits_(limits) {
+Scheduler::Scheduler(KvBlockPool& pool, PrefixBlocks& prefix, const SchedulerLimits& limits) : pool_(pool), prefix_(prefix), limits_(limits) {
   waiting_.reserve(limits.max_waiting);
   running_.reserve(limits.max_sequences);
   preempted_.reserve(limits.max_sequences);
@@ -55,12 +55,13 @@ bool Scheduler::fits(uint32_t blocks) const {
     uint32_t whole = pool_.layout().blocks_for(static_cast<uint32_t>(s->tokens.size()));
     if (whole > s->blocks.size()) wanted += whole - s->blocks.size();
   }
-  return wanted <= pool_.free_blocks();
+  return wanted <= uint64_t{pool_.free_blocks()} + prefix_.evictable();
 }
 
 void Scheduler::start(Sequence& s) {
   if (s.stamp == 0) s.stamp = next_stamp_++;
   s.phase = Phase::kRunning;
+  if (uint32_t lent = prefix_.lend(s); lent > 0) s.request.usage.prefix_tokens = lent;
   insert_by_stamp(running_, &s);
 }
 
@@ -110,8 +111,9 @@ void Scheduler::preempt(Sequence& s) {
   ++n_preemptions_;
 }
 
-// Takes the blocks of the youngest sequence that is not in the plan yet and is younger than `needy` or has a consumer that does not read.
+// First what nobody uses of the prefix cache. Then takes the blocks of the youngest sequence that is not in the plan yet and is younger than `needy` or has a consumer that does not read.
 bool Scheduler::make_room(const Sequence& needy) {
+  if (prefix_.evict_one()) return true;
   for (auto at = running_.rbegin(); at != running_.rend(); ++at) {
     Sequence* victim = *at;
     if (victim == &needy || victim->blocks.empty()) continue;

@@ -10,6 +10,7 @@
 
 #include "inference/bones/model.h"
 #include "inference/engine/kv_pool.h"
+#include "inference/engine/prefix_blocks.h"
 #include "inference/engine/request.h"
 
 namespace tie::engine {
@@ -43,7 +44,7 @@ struct Plan {
 
 class Scheduler {
  public:
-  Scheduler(KvBlockPool& pool, const SchedulerLimits& limits);
+  Scheduler(KvBlockPool& pool, PrefixBlocks& prefix, const SchedulerLimits& limits);
 
   bool queue_full() const { return waiting_.size() >= limits_.max_waiting; }
   void enqueue(Request& request);
@@ -74,6 +75,7 @@ class Scheduler {
   void start(Sequence& sequence);
 
   KvBlockPool& pool_;
+  PrefixBlocks& prefix_;
   const SchedulerLimits limits_;
   std::vector<Request*> waiting_;          // in order of arrival
   std::vector<Sequence*> running_;         // by stamp
