@@ -18,9 +18,10 @@ ROOMS = {
     "inference/engine": {"base", "os", "inference/bones", "text", "cache/prefix", "cache/kvxfer"},
     "inference/hosts/server": {"base", "os", "proto", "inference/bones", "inference/engine", "text", "cache/prefix", "cache/kvxfer"},
     "keys/attestation": {"base", "crypto", "proto"},
-    "keys/key_protectiond": {"base", "os", "crypto", "proto", "keys/attestation"},
+    "keys/tls_link": {"base", "os"},
+    "keys/key_protectiond": {"base", "os", "crypto", "proto", "keys/attestation", "keys/tls_link", "supervision/rpc"},
     # supervision/model_owner: for model_identity.h alone.
-    "keys/workload_servicesd": {"base", "os", "crypto", "proto", "keys/attestation", "supervision/model_owner"},
+    "keys/workload_servicesd": {"base", "os", "crypto", "proto", "keys/attestation", "keys/tls_link", "supervision/model_owner", "supervision/rpc"},
     "request/cloudboardd": {"base", "os", "crypto", "proto"},
     "request/cb_jobhelper": {"base", "os", "crypto", "proto"},
     "request/cloud_app": {"base", "os", "proto", "text", "cache/kvxfer", "cache/ensemble_warden", "cache/store"},

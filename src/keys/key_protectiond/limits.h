@@ -12,6 +12,10 @@ constexpr uint64_t kExpiryGraceMs = 5 * 60 * 1000;               // a key still 
 constexpr size_t kMaxPageSize = 100;
 constexpr size_t kMaxUuidBytes = 36;
 constexpr int kMaxConcurrentCalls = 32;
+constexpr int kMaxRequestBytes = 64 << 10;
+constexpr int kMaxHandshakes = 8;                                // TLS handshakes at once
+constexpr int64_t kHandshakeMs = 5'000;
+constexpr int64_t kAcceptPollMs = 100;
 constexpr int64_t kReapIntervalMs = 60'000;
 constexpr int64_t kStopGraceMs = 2'000;
 

@@ -2,35 +2,43 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "keys/key_protectiond/kps_server.h"
 #include "keys/key_protectiond/kps_service.h"
 #include "keys/key_protectiond/limits.h"
 #include "os/process.h"
-#include "supervision/rpc/unix_grpc.h"
 
 namespace {
 
 using namespace tie;
 
-Result<void> serve(const std::string& socket) {
+Result<void> serve(const kps::ListenOptions& options) {
   TIE_CHECK_OK(os::harden_process());
   TIE_TRY(const os::Fd stop, os::termination_signal_fd());
   kps::KeyStore store;
   kps::KpsService service(store);
-  TIE_TRY(rpc::UnixGrpcServer server, rpc::UnixGrpcServer::start(socket, {&service}, kps::kMaxConcurrentCalls));
+  TIE_TRY(const auto server, kps::KpsServer::start(options, service));
   os::notify_ready();
   while (!os::wait_readable(stop.get(), Deadline::in_ms(kps::kReapIntervalMs))) store.reap();
-  server.stop(Deadline::in_ms(kps::kStopGraceMs));
+  server->stop(Deadline::in_ms(kps::kStopGraceMs));
   return {};
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string socket;
+  kps::ListenOptions options;
+  keys::TlsIdentity tls;
   CLI::App app{"Holds the private request keys of a node, and answers decapsulations only sealed to the key's binding key."};
-  app.add_option("--socket", socket, "kps.sock to serve")->required();
+  app.add_option("--socket", options.socket, "kps.sock to serve");
+  app.add_option("--peer-uid", options.peer_uid, "only this user may connect to the socket (where workload_servicesd has a user of its own)");
+  auto* address = app.add_option("--tcp-address", options.tcp_address, "HOST:PORT to serve under mutual TLS, for a workload on another host");
+  app.add_option("--tls-certificate", tls.certificate, "PEM file with this service's certificate")->needs(address);
+  app.add_option("--tls-key", tls.private_key, "PEM file with its private key")->needs(address);
+  app.add_option("--tls-authority", tls.authority, "PEM file with the authority of both sides' certificates")->needs(address);
+  app.add_option("--tls-peer-name", tls.peer_name, "DNS name that the workload's certificate must carry")->needs(address);
   CLI11_PARSE(app, argc, argv);
-  auto outcome = serve(socket);
+  if (!options.tcp_address.empty()) options.tls = tls;
+  auto outcome = serve(options);
   if (outcome) return 0;
   std::fprintf(stderr, "key_protectiond: %s\n", outcome.error().message.c_str());
   return 1;

@@ -19,6 +19,7 @@
 #include "crypto/request_open.h"
 #include "crypto/request_seal.h"
 #include "keys/attestation/verify.h"
+#include "keys/tls_link/testing/certificates.h"
 #include "os/framed_message.h"
 #include "os/process.h"
 #include "supervision/rpc/unix_grpc.h"
@@ -101,8 +102,9 @@ class KeyDaemons : public ::testing::Test {
   void start_kps() { kps_ = std::make_unique<Process>(std::vector<std::string>{std::string(TIE_BINARY_DIR "/bin/key_protectiond"), "--socket", at("kps.sock")}); }
   void start_wsd(std::vector<std::string> more = {}) {
     std::vector<std::string> arguments = {TIE_BINARY_DIR "/bin/workload_servicesd", "--decap-socket", at("decap.sock"), "--authorize-socket", at("authorize.sock"),
-                                          "--claims-socket", at("claims.sock"), "--kps-socket", at("kps.sock"), "--control-socket", at("control.sock"),
+                                          "--claims-socket", at("claims.sock"), "--control-socket", at("control.sock"),
                                           "--release-manifest", at("manifest"), "--assets", at("assets")};
+    if (std::find(more.begin(), more.end(), "--kps-address") == more.end()) more.insert(more.end(), {"--kps-socket", at("kps.sock")});
     arguments.insert(arguments.end(), more.begin(), more.end());
     wsd_ = std::make_unique<Process>(arguments);
   }
@@ -217,6 +219,39 @@ TEST_F(KeyDaemons, TheSocketsTakeOnlyTheirOwnRequests) {
   ASSERT_TRUE(fd);
   ASSERT_TRUE(os::write_all(fd->get(), Bytes{0xff, 0xff, 0xff, 0xff}, Deadline::in_ms(1000)));
   EXPECT_FALSE(os::receive_frame(fd->get(), 100, 0, Deadline::in_ms(2000))) << "an absurd length ends the connection";
+}
+
+TEST_F(KeyDaemons, TheKeyServiceMayLiveOnAnotherHostUnderMutualTls) {
+  if (!keys::make_authority(root_, "ca") || !keys::make_certificate(root_, "ca", "service") || !keys::make_certificate(root_, "ca", "workload") ||
+      !keys::make_authority(root_, "ca2") || !keys::make_certificate(root_, "ca2", "impostor"))
+    GTEST_SKIP() << "no openssl command to make certificates with";
+  const std::string address = "127.0.0.1:" + std::to_string(20000 + random_u64() % 20000);
+  const auto start_remote = [&] {
+    kps_ = std::make_unique<Process>(std::vector<std::string>{TIE_BINARY_DIR "/bin/key_protectiond", "--tcp-address", address, "--tls-certificate", at("service.pem"),
+                                                              "--tls-key", at("service.key"), "--tls-authority", at("ca.pem"), "--tls-peer-name", "workload"});
+  };
+  start_remote();
+  start_wsd({"--kps-address", address, "--kps-tls-certificate", at("impostor.pem"), "--kps-tls-key", at("impostor.key"), "--kps-tls-authority", at("ca.pem"),
+             "--kps-tls-peer-name", "service"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  {
+    std::lock_guard lock(control_.mutex);
+    EXPECT_EQ(control_.last.bundles_size(), 0) << "an impostor gets no key made";
+  }
+  const std::vector<std::string> honest = {"--kps-address", address, "--kps-tls-certificate", at("workload.pem"), "--kps-tls-key", at("workload.key"),
+                                           "--kps-tls-authority", at("ca.pem"), "--kps-tls-peer-name", "service"};
+  wsd_.reset();
+  start_wsd(honest);
+  const auto node = wait_node();
+  auto sent = crypto::SealedRequest::create(node.key);
+  ASSERT_TRUE(sent);
+  ASSERT_EQ(authorize(ticket_, sent->enc(), node.key.key_id), v1::OK);
+  EXPECT_FALSE(decap(ticket_, sent->enc(), node.key.key_id).has_error());
+  EXPECT_EQ(kps_->end(SIGTERM), 0);
+  start_remote();
+  const std::string old_id = to_string(node.key.key_id);
+  const auto published = wait_published([&](const auto& request) { return request.bundles(0).key_id() != old_id; });
+  EXPECT_EQ(published.revoked_key_ids_size(), 1) << "connected again, to a service with another boot id";
 }
 
 TEST_F(KeyDaemons, AnotherUserThanTheOneASocketIsForIsTurnedAway) {

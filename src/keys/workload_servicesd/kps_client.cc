@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "keys/workload_servicesd/limits.h"
+#include "keys/workload_servicesd/tls_channel.h"
 #include "keys/workload_servicesd/unix_channel.h"
 #include "kps.grpc.pb.h"
 #include "supervision/rpc/unix_grpc.h"
@@ -10,9 +11,11 @@
 namespace tie::wsd {
 namespace {
 
+// Link: UnixChannel or TlsChannel.
+template <typename Link>
 class KpsClient final : public KeyService {
  public:
-  explicit KpsClient(const std::string& path) : channel_(path), stub_(v1::KeyProtection::NewStub(channel_.channel())) {}
+  explicit KpsClient(std::unique_ptr<Link> link) : link_(std::move(link)) {}
 
   Result<MadeKey> generate(crypto::KemId kem, ByteView binding_public_key, int64_t lifetime_ms, ByteView challenge) override {
     v1::GenerateKEMKeypairRequest request;
@@ -58,27 +61,36 @@ class KpsClient final : public KeyService {
   }
 
   bool link_changed() override {
-    const uint64_t changes = channel_.changes();
+    const uint64_t changes = link_->changes();
     return seen_changes_.exchange(changes) != changes;
   }
 
  private:
   template <typename Method, typename Request, typename Reply>
   Result<void> call(Method method, const Request& request, Reply& reply) {
+    const std::shared_ptr<grpc::Channel> channel = link_->channel();
+    if (channel == nullptr) return fail(Code::kNotReady, "key_protectiond: not connected");
     grpc::ClientContext context;
     context.set_deadline(rpc::call_deadline(kKeyServiceTimeoutMs));
-    const grpc::Status status = ((*stub_).*method)(&context, request, &reply);
+    v1::KeyProtection::Stub stub(channel);
+    const grpc::Status status = (stub.*method)(&context, request, &reply);
     if (status.ok()) return {};
     return std::unexpected(rpc::to_error(status).context("key_protectiond"));
   }
 
-  UnixChannel channel_;
-  std::unique_ptr<v1::KeyProtection::Stub> stub_;
+  const std::unique_ptr<Link> link_;
   std::atomic<uint64_t> seen_changes_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<KeyService> connect_key_service(const std::string& socket_path) { return std::make_unique<KpsClient>(socket_path); }
+std::unique_ptr<KeyService> connect_key_service(const std::string& socket_path) {
+  return std::make_unique<KpsClient<UnixChannel>>(std::make_unique<UnixChannel>(socket_path));
+}
+
+Result<std::unique_ptr<KeyService>> connect_remote_key_service(const std::string& address, const keys::TlsIdentity& identity) {
+  TIE_TRY(keys::TlsContext tls, keys::TlsContext::client(identity));
+  return std::make_unique<KpsClient<TlsChannel>>(std::make_unique<TlsChannel>(address, std::move(tls)));
+}
 
 }  // namespace tie::wsd

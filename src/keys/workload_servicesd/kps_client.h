@@ -5,6 +5,7 @@
 #include <string>
 
 #include "keys/attestation/evidence.h"
+#include "keys/tls_link/tls_link.h"
 #include "keys/workload_servicesd/binding_key.h"
 
 namespace tie::wsd {
@@ -28,6 +29,9 @@ class KeyService {
   virtual bool link_changed() = 0;
 };
 
+// On this machine, through a unix socket.
 std::unique_ptr<KeyService> connect_key_service(const std::string& socket_path);
+// On another host, through TCP under mutual TLS. kBadRequest when the certificate files cannot be used.
+Result<std::unique_ptr<KeyService>> connect_remote_key_service(const std::string& address, const keys::TlsIdentity& identity);
 
 }  // namespace tie::wsd

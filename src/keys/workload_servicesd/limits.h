@@ -28,6 +28,7 @@ constexpr int64_t kReapMs = 60'000;
 constexpr int64_t kPublishTimeoutMs = 5'000;
 constexpr int64_t kRepublishMs = 10'000;             // the same set once more, should a restart have gone unnoticed
 constexpr int64_t kLinkPollMs = 200;                 // how soon a restarted peer is noticed
+constexpr int64_t kLastReconnectMs = 5'000;          // longest pause before a remote key service is tried again
 constexpr int64_t kAssetLookMs = 1'000;              // between looks for changed models and prompts
 
 constexpr size_t kMaxManifestBytes = 4 << 20;

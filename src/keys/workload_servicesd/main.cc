@@ -23,6 +23,8 @@ struct Flags {
   wsd::KeeperTimes times;
   int64_t ticket_ttl_ms = wsd::kTicketTtlMs;
   size_t max_requests_per_key = wsd::kMaxSeenPerKey;
+  std::string kps_address;
+  keys::TlsIdentity kps_tls;
   std::optional<uint32_t> decap_peer_uid, authorize_peer_uid;
 };
 
@@ -54,13 +56,19 @@ void keep_keys(wsd::KeyKeeper& keeper, wsd::KeyRing& ring, wsd::AssetWatch& asse
   }
 }
 
+Result<std::unique_ptr<wsd::KeyService>> key_service_of(const Flags& flags) {
+  if (flags.kps_socket.empty() == flags.kps_address.empty()) return fail(Code::kBadRequest, "give either --kps-socket or --kps-address");
+  if (!flags.kps_socket.empty()) return wsd::connect_key_service(flags.kps_socket);
+  return wsd::connect_remote_key_service(flags.kps_address, flags.kps_tls);
+}
+
 Result<void> serve(const Flags& flags) {
   TIE_CHECK_OK(os::harden_process());
   TIE_TRY(const os::Fd stop, os::termination_signal_fd());
   wsd::AssetWatch assets(flags.release_manifest, flags.assets);  // before the facts: a change in between is seen
   TIE_TRY(wsd::NodeFacts facts, wsd::read_node_facts(flags.release_manifest, flags.assets));
   const attestation::SoftwareSigner signer;
-  const auto service = wsd::connect_key_service(flags.kps_socket);
+  TIE_TRY(const auto service, key_service_of(flags));
   wsd::KeyRing ring(flags.max_requests_per_key);
   wsd::TicketBook tickets(flags.ticket_ttl_ms);
   wsd::KeyKeeper keeper(*service, ring, signer, std::move(facts), kems_of(flags.suites), flags.times);
@@ -85,7 +93,12 @@ void add_options(CLI::App& app, Flags& flags) {
   app.add_option("--decap-socket", flags.decap_socket, "wsd-decap.sock to serve: helpers only")->required();
   app.add_option("--authorize-socket", flags.authorize_socket, "wsd-authorize.sock to serve: cloudboardd only")->required();
   app.add_option("--claims-socket", flags.claims_socket, "wsd-claims.sock to serve: evidence over a challenge")->required();
-  app.add_option("--kps-socket", flags.kps_socket, "kps.sock of key_protectiond")->required();
+  app.add_option("--kps-socket", flags.kps_socket, "kps.sock of key_protectiond");
+  app.add_option("--kps-address", flags.kps_address, "HOST:PORT of a key_protectiond on another host, under mutual TLS");
+  app.add_option("--kps-tls-certificate", flags.kps_tls.certificate, "PEM file with this node's certificate");
+  app.add_option("--kps-tls-key", flags.kps_tls.private_key, "PEM file with its private key");
+  app.add_option("--kps-tls-authority", flags.kps_tls.authority, "PEM file with the authority of both sides' certificates");
+  app.add_option("--kps-tls-peer-name", flags.kps_tls.peer_name, "DNS name that the key service's certificate must carry");
   app.add_option("--control-socket", flags.control_socket, "cloudboard-control.sock of cloudboardd")->required();
   app.add_option("--release-manifest", flags.release_manifest, "the launcher's manifest of the installed files")->required();
   app.add_option("--assets", flags.assets, "folder with models/NAME/ and prompts/")->required();

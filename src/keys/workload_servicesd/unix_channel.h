@@ -15,7 +15,7 @@ class UnixChannel {
  public:
   explicit UnixChannel(const std::string& path);
   ~UnixChannel();
-  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+  std::shared_ptr<grpc::Channel> channel() const { return channel_; }
   bool up() const { return channel_->GetState(/*try_to_connect=*/true) == GRPC_CHANNEL_READY; }
   // Rises each time the connection is gained or lost. A loss shorter than a poll is counted too.
   uint64_t changes() const { return changes_; }
