@@ -152,7 +152,7 @@ void Merger::push_scored(std::string_view piece, uint32_t left) {
   if (left == kEnd || nodes_[left].next == kEnd) return;
   const uint32_t length = nodes_[left].length + nodes_[nodes_[left].next].length;
   const auto id = vocab_.find(as_bytes(piece.substr(nodes_[left].begin, length)));
-  if (id) push({score_order(vocab_.score(*id), left), left, length, nodes_[left].length, 0});
+  if (id) push({score_order(static_cast<float>(vocab_.score(*id)), left), left, length, nodes_[left].length, 0});
 }
 
 void Merger::scored(std::string_view piece, std::vector<TokenId>& out) {
@@ -194,7 +194,7 @@ void Merger::score_few(std::string_view piece) {
   const auto score_at = [&](size_t i) {
     if (i + 1 >= nodes_.size()) return kNever;
     const auto id = vocab_.find(as_bytes(piece.substr(nodes_[i].begin, nodes_[i].length + nodes_[i + 1].length)));
-    return id ? std::max(vocab_.score(*id), std::numeric_limits<float>::lowest()) : kNever;
+    return id ? std::max(static_cast<float>(vocab_.score(*id)), std::numeric_limits<float>::lowest()) : kNever;
   };
   for (size_t i = 0; i < nodes_.size(); ++i) scores[i] = score_at(i);
   while (nodes_.size() > 1) {
@@ -208,14 +208,22 @@ void Merger::score_few(std::string_view piece) {
   }
 }
 
+double Merger::worst_score() {
+  if (!worst_score_) {
+    double worst = 0;
+    for (uint32_t id = 0; id < vocab_.size(); ++id) worst = std::min(worst, vocab_.score(static_cast<TokenId>(id)));
+    worst_score_ = worst;
+  }
+  return *worst_score_;
+}
+
 void Merger::unigram(std::string_view piece, std::vector<TokenId>& out) {
   struct Best {
     double score = -std::numeric_limits<double>::infinity();
     uint32_t from = 0;
     TokenId id = -1;  // -1: an unknown character
   };
-  double worst = 0;
-  for (uint32_t id = 0; id < vocab_.size(); ++id) worst = std::min(worst, double{vocab_.score(static_cast<TokenId>(id))});
+  const double worst = worst_score();
   std::vector<Best> best(piece.size() + 1);
   best[0].score = 0;
   for (size_t at = 0; at < piece.size();) {

@@ -1,6 +1,7 @@
 // The three ways from a piece of text to tokens: ranked merges (BPE), scored merges (SPM), best path (unigram).
 // All loops; time n log n in the piece's length. A Merger is scratch space for one thread; `vocab` must outlive it.
 #pragma once
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -48,7 +49,9 @@ class Merger {
   void emit_bytes(std::string_view bytes, std::vector<TokenId>& out);
   void append_character(std::string_view character);
 
+  double worst_score();
   const Vocab& vocab_;
+  std::optional<double> worst_score_;
   std::vector<uint32_t> symbols_;
   std::vector<uint32_t> ranks_;
   std::vector<Node> nodes_;

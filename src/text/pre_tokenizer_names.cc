@@ -25,7 +25,7 @@ const Entry kEntries[] = {
     {{"qwen35"}, {kQwen35}},
     {{"bailingmoe", "bailingmoe2", "llada-moe"}, {kBailing}},
     {{"seed-coder"}, {kSeedCoder}},
-    {{"gpt-4o", "llama4", "kanana2", "minimax-m2"}, {kO200kGguf}},
+    {{"gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"}, {kO200kGguf}},
     {{"tekken"}, {kTekkenGguf}, image::kIgnoreMerges | image::kAddBos},
     {{"kimi-k2"}, {kKimi}},
     {{"deepseek-llm"}, {kNewlineChar, kSpaceCased, kSpaceAsciiPunctuation, kTrailingSpace, kCjkDeepseek, kDigitRun}},

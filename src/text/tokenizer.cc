@@ -131,7 +131,9 @@ class Encoder {
   }
 
   void merge(std::string_view piece) {
-    if (vocab_.header().flags & image::kIgnoreMerges)
+    // Gemma 4 keeps a run of new lines whole where a token has just that.
+    const bool newline_run = vocab_.header().flags & image::kWholeNewlineRuns && piece.find_first_not_of('\n') == std::string_view::npos;
+    if ((vocab_.header().flags & image::kIgnoreMerges) || newline_run)
       if (auto whole = vocab_.find(as_bytes(piece))) return ids_.push_back(*whole);
     if (vocab_.header().model == image::kByteLevelBpe) return merger_.byte_level(piece, ids_);
     const auto& joins = vocab_.header().joins_before_space;

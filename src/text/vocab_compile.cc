@@ -161,9 +161,11 @@ class ImageBuilder {
     }
     std::vector<uint8_t> attributes;
     std::vector<float> scores;
+    std::vector<double> precise_scores;
     for (const SourceToken& token : source_.tokens) {
       attributes.push_back(token.attributes);
-      if (source_.model == image::kSpm || source_.model == image::kUnigram) scores.push_back(token.score);
+      if (source_.model == image::kSpm) scores.push_back(static_cast<float>(token.score));
+      if (source_.model == image::kUnigram) precise_scores.push_back(token.score);
     }
     std::vector<image::Step> steps;
     std::vector<char> strings;
@@ -177,7 +179,7 @@ class ImageBuilder {
     section(image::kOffsets, offsets);
     section(image::kTokenBytes, bytes);
     section(image::kAttributes, attributes);
-    section(image::kScores, scores);
+    source_.model == image::kUnigram ? section(image::kScores, precise_scores) : section(image::kScores, scores);
     section(image::kMerges, merges_);
     section(image::kTokenHash, hash_);
     section(image::kTrieNodes, trie_nodes_);

@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
+#include <cctype>
 
 #include "text/model_assets.h"
+#include "text/split_rules.h"
 #include "text/unicode.h"
 #include "text/vocab_source.h"
 
@@ -76,7 +76,7 @@ Result<void> read_tokens(const Gguf& gguf, VocabSource& source) {
   for (size_t id = 0; id < texts.size(); ++id) {
     SourceToken token;
     token.attributes = types.empty() ? uint8_t{image::kNormal} : attributes_of_type(types[id]);
-    token.score = scores.empty() ? 0.0f : static_cast<float>(scores[id]);
+    token.score = scores.empty() ? 0.0 : scores[id];
     token.added = token.attributes & (image::kControl | image::kUserDefined | image::kUnknown);
     const std::string_view text = texts[id];
     if (token.added) {
@@ -171,8 +171,8 @@ Result<Bytes> compile_vocab_image(const Gguf& gguf) {
     source.bos = 1, source.eos = 2, source.unk = 0;
   } else if (model == "gemma4") {
     source.model = image::kCharBpe;
-    source.flags = image::kMetaspace | image::kByteFallback | image::kAddBos;
-    source.steps.push_back({34});
+    source.flags = image::kMetaspace | image::kByteFallback | image::kAddBos | image::kWholeNewlineRuns;
+    source.steps.push_back({kNewlineRuns});
   } else {
     return fail(Code::kUnsupportedFeature, fmt::format("the tokenizer model \"{}\" is not supported (gpt2, llama and gemma4 are)", model));
   }

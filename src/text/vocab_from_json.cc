@@ -201,7 +201,7 @@ class Reader {
     return bytes;
   }
 
-  Result<void> put_token(uint64_t id, const std::string& text, float score) {
+  Result<void> put_token(uint64_t id, const std::string& text, double score) {
     if (id >= kMaxVocabTokens) return fail(Code::kTooLarge, fmt::format("tokenizer.json: token id {} is over the limit", id));
     if (id >= source_.tokens.size()) {
       // A hole in the numbering stays unused.
@@ -273,7 +273,7 @@ class Reader {
     uint64_t id = 0;
     for (const Json& item : vocab) {
       if (!item.is_array() || item.size() != 2 || !item[0].is_string() || !item[1].is_number()) return malformed("a vocabulary item is not [text, score]");
-      TIE_CHECK_OK(put_token(id++, item[0].get<std::string>(), item[1].get<float>()));
+      TIE_CHECK_OK(put_token(id++, item[0].get<std::string>(), item[1].get<double>()));
     }
     const Json& unknown = member(model, "unk_id");
     if (unknown.is_number_unsigned() && unknown.get<uint64_t>() < source_.tokens.size()) mark_unknown(unknown.get<uint64_t>(), source_.tokens[unknown.get<uint64_t>()].bytes);

@@ -44,7 +44,11 @@ Result<Vocab> Vocab::open(ByteView image) {
   TIE_TRY(v.offsets_, section_of<uint32_t>(image, image::kOffsets, "offsets"));
   TIE_TRY(v.bytes_, section_of<uint8_t>(image, image::kTokenBytes, "token bytes"));
   TIE_TRY(v.attributes_, section_of<uint8_t>(image, image::kAttributes, "attributes"));
-  TIE_TRY(v.scores_, section_of<float>(image, image::kScores, "scores"));
+  if (h.model == image::kUnigram) {
+    TIE_TRY(v.precise_scores_, section_of<double>(image, image::kScores, "scores"));
+  } else {
+    TIE_TRY(v.scores_, section_of<float>(image, image::kScores, "scores"));
+  }
   TIE_TRY(v.merges_, section_of<image::MergeSlot>(image, image::kMerges, "merges"));
   TIE_TRY(v.hash_, section_of<image::HashSlot>(image, image::kTokenHash, "token hash"));
   TIE_TRY(v.trie_nodes_, section_of<image::TrieNode>(image, image::kTrieNodes, "trie nodes"));
@@ -53,7 +57,7 @@ Result<Vocab> Vocab::open(ByteView image) {
   TIE_TRY(v.steps_, section_of<image::Step>(image, image::kSteps, "steps"));
   TIE_TRY(v.strings_, section_of<uint8_t>(image, image::kStrings, "strings"));
   if (h.n_tokens == 0 || h.n_tokens > h.n_symbols || v.offsets_.size() != size_t{h.n_symbols} + 1 || v.attributes_.size() != h.n_tokens ||
-      (!v.scores_.empty() && v.scores_.size() != h.n_tokens) || !is_table_size(v.merges_.size()) || !is_table_size(v.hash_.size()) ||
+      (!v.scores_.empty() && v.scores_.size() != h.n_tokens) || (!v.precise_scores_.empty() && v.precise_scores_.size() != h.n_tokens) || !is_table_size(v.merges_.size()) || !is_table_size(v.hash_.size()) ||
       v.trie_nodes_.empty() || v.steps_.size() > 16)
     return fail(Code::kCorrupt, "vocabulary image: section sizes disagree");
   return v;
@@ -84,9 +88,10 @@ ByteView Vocab::symbol_bytes(uint32_t symbol) const {
 
 ByteView Vocab::token_bytes(TokenId id) const { return static_cast<uint32_t>(id) < size() ? symbol_bytes(static_cast<uint32_t>(id)) : ByteView{}; }
 
-float Vocab::score(TokenId id) const {
+double Vocab::score(TokenId id) const {
   const auto index = static_cast<uint32_t>(id);
-  return index < scores_.size() ? scores_[index] : 0.0f;
+  if (index < precise_scores_.size()) return precise_scores_[index];
+  return index < scores_.size() ? scores_[index] : 0.0;
 }
 
 std::optional<TokenId> Vocab::find(ByteView bytes) const {

@@ -49,7 +49,7 @@ class Vocab {
   uint8_t attributes(TokenId id) const;
   // The bytes that the token stands for in text (a byte token: its one byte; a control token: its literal text). Empty outside the vocabulary.
   ByteView token_bytes(TokenId id) const;
-  float score(TokenId id) const;
+  double score(TokenId id) const;
   // The ordinary (not control, unknown, unused) token with exactly these bytes.
   std::optional<TokenId> find(ByteView bytes) const;
   // Any token, control ones included, by its literal text.
@@ -89,7 +89,8 @@ class Vocab {
   std::span<const uint32_t> offsets_;
   ByteView bytes_;
   ByteView attributes_;
-  std::span<const float> scores_;
+  std::span<const float> scores_;           // SPM
+  std::span<const double> precise_scores_;  // unigram: sums must round as in the library the model was made with
   std::span<const image::MergeSlot> merges_;
   std::span<const image::HashSlot> hash_;
   std::span<const image::TrieNode> trie_nodes_;

@@ -6,7 +6,7 @@
 namespace tie::text::image {
 
 constexpr char kMagic[8] = {'T', 'I', 'E', 'V', 'O', 'C', 'A', 'B'};
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr uint32_t kNone = 0xffffffff;
 
 enum Flag : uint32_t {
@@ -24,6 +24,7 @@ enum Flag : uint32_t {
   kCollapseSpaces = 2048,     // runs of spaces become one (unigram models)
   kNormalizeNfd = 4096,
   kLowercase = 8192,
+  kWholeNewlineRuns = 32768,  // a piece of new lines only is taken as it is where the vocabulary has it
   kPrefixUnlessSpace = 16384,  // the space prefix is left out where the text begins with one
 };
 

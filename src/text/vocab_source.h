@@ -18,7 +18,7 @@ constexpr size_t kMaxTokenBytes = 1u << 16;
 struct SourceToken {
   std::string bytes;    // what it stands for in text
   uint8_t attributes = image::kNormal;
-  float score = 0;
+  double score = 0;
   bool added = false;   // recognised in text before any splitting (control, user-defined); matched by `bytes`
 };
 
