@@ -29,7 +29,10 @@ Result<void> KeyKeeper::beat(int64_t now_ms) {
     next_beat_ms_ = now_ms + (boot_id_.empty() ? std::min(beat_backoff_ms_, times_.first_backoff_ms) : beat_backoff_ms_);
     return std::unexpected(std::move(boot_id.error()));
   }
-  if (*boot_id != boot_id_ && !boot_id_.empty()) forget_all();
+  if (*boot_id != boot_id_) {
+    if (!boot_id_.empty()) forget_all();
+    destroy_strangers();
+  }
   boot_id_ = *boot_id;
   beat_backoff_ms_ = 0;
   next_beat_ms_ = now_ms + times_.heartbeat_ms;
@@ -91,6 +94,14 @@ void KeyKeeper::reap(int64_t now_ms) {
   }
   // Best effort: key_protectiond drops them at their expiry in any case, and without the binding key its answers are closed.
   for (const std::string& uuid : uuids) (void)service_.destroy(uuid);
+}
+
+// Nobody can open their answers any more, and enough restarts of this daemon would fill key_protectiond with them.
+void KeyKeeper::destroy_strangers() {
+  auto uuids = service_.enumerate();
+  if (!uuids) return;  // they die at their expiry in any case
+  for (const std::string& uuid : *uuids)
+    if (!ring_.holds_uuid(uuid)) (void)service_.destroy(uuid);
 }
 
 void KeyKeeper::forget_all() {

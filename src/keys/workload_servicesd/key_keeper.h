@@ -1,5 +1,6 @@
 // The life of request keys: made with both evidences at start, replaced at half of their life and when what runs here changes, dead at
-// expiry plus grace; all dead when key_protectiond starts anew (its keys are gone) or stays silent through the whole back-off.
+// expiry plus grace. A key service belongs to one workload: request keys whose binding keys died with an earlier start of this daemon are
+// destroyed there at first contact. All are dead when key_protectiond starts anew (its keys are gone) or stays silent through the whole back-off.
 // Threads: step() on one thread; set_facts() and facts() on any. Owns nothing secret itself: keys lie in the KeyRing.
 // Time is given, so that a day passes in a test. Source: ARCHITECTURE.md, "Keys of the node".
 #pragma once
@@ -43,6 +44,7 @@ class KeyKeeper {
   Result<void> make_key(crypto::KemId kem, int64_t now_ms, int64_t wall_ms);
   void reap(int64_t now_ms);
   void forget_all();
+  void destroy_strangers();
 
   KeyService& service_;
   KeyRing& ring_;

@@ -140,6 +140,11 @@ size_t KeyRing::size() {
   return entries_.size();
 }
 
+bool KeyRing::holds_uuid(const std::string& uuid) {
+  std::lock_guard lock(mutex_);
+  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.key->uuid == uuid; });
+}
+
 void KeyRing::changed_locked() {
   ++version_;
   changed_.notify_all();

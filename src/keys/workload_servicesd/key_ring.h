@@ -62,6 +62,7 @@ class KeyRing {
   // Waits until the version differs from `seen`; false at the deadline.
   bool wait_changed(uint64_t seen, int64_t wait_ms);
   size_t size();
+  bool holds_uuid(const std::string& uuid);
 
  private:
   struct DigestHash {

@@ -46,6 +46,19 @@ class KpsClient final : public KeyService {
     return attestation::evidence_from_proto(reply.evidence());
   }
 
+  Result<std::vector<std::string>> enumerate() override {
+    std::vector<std::string> out;
+    v1::EnumerateKEMKeysRequest request;
+    for (size_t page = 0; page < kMaxKeyPages; ++page) {
+      v1::EnumerateKEMKeysReply reply;
+      TIE_CHECK_OK(call(&v1::KeyProtection::Stub::EnumerateKEMKeys, request, reply));
+      for (const v1::KEMKey& key : reply.keys()) out.push_back(key.key_uuid());
+      if (reply.next_page_token().empty()) break;
+      request.set_page_token(reply.next_page_token());
+    }
+    return out;
+  }
+
   Result<void> destroy(const std::string& uuid) override {
     v1::DestroyKEMKeyRequest request;
     request.set_key_uuid(uuid);

@@ -3,6 +3,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "keys/attestation/evidence.h"
 #include "keys/tls_link/tls_link.h"
@@ -23,6 +24,7 @@ class KeyService {
   virtual Result<MadeKey> generate(crypto::KemId kem, ByteView binding_public_key, int64_t lifetime_ms, ByteView challenge) = 0;
   virtual Result<SealedSecret> decap_and_seal(const std::string& uuid, ByteView enc) = 0;
   virtual Result<attestation::Evidence> evidence(const std::string& uuid, ByteView challenge) = 0;
+  virtual Result<std::vector<std::string>> enumerate() = 0;  // the UUIDs of all its living keys
   virtual Result<void> destroy(const std::string& uuid) = 0;
   virtual Result<std::string> heartbeat() = 0;  // the service's boot id
   // Whether the link may have broken since the last call: a reason to ask for the boot id at once.

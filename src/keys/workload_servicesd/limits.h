@@ -19,6 +19,7 @@ constexpr size_t kMaxClaimsConnections = 16;
 constexpr int64_t kFrameDeadlineMs = 5'000;          // from a frame's first byte to its last, and for the answer
 
 constexpr int64_t kKeyServiceTimeoutMs = 5'000;      // each call to key_protectiond
+constexpr size_t kMaxKeyPages = 100;                 // of key_protectiond's enumeration
 constexpr int64_t kHeartbeatMs = 30'000;
 constexpr int64_t kFirstBackoffMs = 1'000;           // doubled up to:
 constexpr int64_t kLastBackoffMs = 128'000;          // failing at this one too destroys every binding key

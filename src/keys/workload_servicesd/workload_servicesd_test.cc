@@ -184,6 +184,14 @@ TEST_F(Keys, ARevokedKeyIsReplacedAndListed) {
   EXPECT_EQ(ring->size(), 1u);
 }
 
+TEST_F(Keys, RestartsOfThisDaemonDoNotFillTheKeyService) {
+  for (int start = 0; start < 100; ++start) {
+    remake({crypto::KemId::kXWing});
+    ASSERT_TRUE(step()) << "start " << start;
+  }
+  EXPECT_EQ(service.store->count(), 1u) << "the keys of earlier starts, whose binding keys are gone, were destroyed";
+}
+
 class Desk : public Keys {
  protected:
   Desk() {

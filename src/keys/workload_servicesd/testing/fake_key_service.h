@@ -30,6 +30,13 @@ class FakeKeyService final : public KeyService {
                                                                           facts.expires_unix_ms, facts.uuid}),
                         challenge);
   }
+  Result<std::vector<std::string>> enumerate() override {
+    if (!reachable) return unreachable();
+    TIE_TRY(const kps::KeyStore::Page page, store->enumerate(0, ""));
+    std::vector<std::string> out;
+    for (const kps::KeyFacts& facts : page.keys) out.push_back(facts.uuid);
+    return out;
+  }
   Result<void> destroy(const std::string& uuid) override {
     ++destroyed;
     return store->destroy(uuid);
