@@ -91,35 +91,14 @@ Result<OpenText> open_tokenizer(const os::Mapping& file) {
   return out;
 }
 
-// The method of llama.cpp's tool: chunks of `context` tokens, each begun with BOS where the model wants one; the second half of each chunk is scored.
 Result<void> perplexity(const EvalOptions& o) {
-  TIE_TRY(const os::Mapping file, os::Mapping::file_read_only(o.gguf));
-  TIE_TRY(const os::Mapping words, os::Mapping::file_read_only(o.text));
-  TIE_TRY(const OpenText text, open_tokenizer(file));
-  TIE_TRY(std::vector<int32_t> ids, text.tokenizer->tokenize(as_text(view(words)), {.parse_special = false, .add_special = true}));
-  if (o.context < 4 || ids.size() < o.context) return fail(Code::kBadRequest, fmt::format("the text has {} tokens, fewer than one context of {}", ids.size(), o.context));
-  TIE_TRY(auto model, open_model(file, o, std::min(o.context, 256u), o.context));
-  struct Score {
-    std::span<int32_t> chunk;
-    double negative_log = 0;
-    uint64_t count = 0;
-  } score;
-  for (size_t chunk = 0; chunk < ids.size() / o.context; ++chunk) {
-    score.chunk = std::span(ids).subspan(chunk * o.context, o.context);
-    if (text.vocab->add_bos() && text.vocab->bos()) score.chunk[0] = *text.vocab->bos();
-    model.restart();
-    auto visit = [](void* context, uint32_t index, std::span<float> logits) {
-      auto& s = *static_cast<Score*>(context);
-      if (index + 1 >= s.chunk.size()) return;
-      s.negative_log -= bones::logprob_of(logits, s.chunk[index + 1]);
-      ++s.count;
-    };
-    TIE_CHECK_OK(model.append_each(score.chunk, o.context / 2, visit, &score));
-    fmt::print("{{\"chunk\": {}, \"perplexity\": {:.4f}}}\n", chunk + 1, std::exp(score.negative_log / static_cast<double>(score.count)));
+  const PerplexityOptions options{o.gguf, o.text, o.kernels, o.threads, o.context};
+  auto progress = [](size_t chunk, double value) {
+    fmt::print("{{\"chunk\": {}, \"perplexity\": {:.4f}}}\n", chunk, value);
     std::fflush(stdout);
-  }
-  fmt::print("{{\"perplexity\": {:.4f}, \"tokens\": {}, \"context\": {}, \"kernels\": \"{}\"}}\n", std::exp(score.negative_log / static_cast<double>(score.count)), score.count,
-             o.context, model.kernels());
+  };
+  TIE_TRY(const Perplexity result, measure_perplexity(options, progress));
+  fmt::print("{{\"perplexity\": {:.4f}, \"tokens\": {}, \"context\": {}, \"kernels\": \"{}\"}}\n", result.value, result.tokens, o.context, result.kernels);
   return {};
 }
 
@@ -163,7 +142,43 @@ void on_run(CLI::App& command, std::shared_ptr<EvalOptions> o, Result<void> (*ac
   });
 }
 
+// Adds up what the chunks' second halves cost.
+struct Score {
+  std::span<int32_t> chunk;
+  double negative_log = 0;
+  uint64_t count = 0;
+  double value() const { return std::exp(negative_log / static_cast<double>(count)); }
+};
+
+void score_token(void* context, uint32_t index, std::span<float> logits) {
+  auto& score = *static_cast<Score*>(context);
+  if (index + 1 >= score.chunk.size()) return;
+  score.negative_log -= bones::logprob_of(logits, score.chunk[index + 1]);
+  ++score.count;
+}
+
 }  // namespace
+
+Result<Perplexity> measure_perplexity(const PerplexityOptions& options, const std::function<void(size_t, double)>& progress) {
+  EvalOptions o;
+  o.threads = options.threads, o.kernels = options.kernels, o.chunk = std::min(options.context, 512u);
+  TIE_TRY(const os::Mapping file, os::Mapping::file_read_only(options.gguf));
+  TIE_TRY(const os::Mapping words, os::Mapping::file_read_only(options.text));
+  TIE_TRY(const OpenText text, open_tokenizer(file));
+  TIE_TRY(std::vector<int32_t> ids, text.tokenizer->tokenize(as_text(view(words)), {.parse_special = false, .add_special = true}));
+  if (options.context < 4 || ids.size() < options.context)
+    return fail(Code::kBadRequest, fmt::format("the text has {} tokens, fewer than one context of {}", ids.size(), options.context));
+  TIE_TRY(auto model, open_model(file, o, std::min(options.context, 256u), options.context));
+  Score score;
+  for (size_t chunk = 0; chunk < ids.size() / options.context; ++chunk) {
+    score.chunk = std::span(ids).subspan(chunk * options.context, options.context);
+    if (text.vocab->add_bos() && text.vocab->bos()) score.chunk[0] = *text.vocab->bos();
+    model.restart();
+    TIE_CHECK_OK(model.append_each(score.chunk, options.context / 2, score_token, &score));
+    if (progress) progress(chunk + 1, score.value());
+  }
+  return Perplexity{score.value(), score.count, std::string(model.kernels())};
+}
 
 void add_eval_commands(CLI::App& app) {
   auto o = std::make_shared<EvalOptions>();

@@ -222,7 +222,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerOptions options,
   }
   if (impl->bound_port <= 0) {
     return fail(Code::kIo, "cannot listen on " + options.host + ":" + std::to_string(options.port) +
-                               ": the port is in use, perhaps by another `tie proxy`; choose one with --port");
+                               ": the port is in use, perhaps by another `tie proxy`; choose another with --listen");
   }
   impl->widen_backlog();
   impl->acceptor = std::thread([server = impl.get()] { server->listen_after_bind(); });

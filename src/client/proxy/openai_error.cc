@@ -6,9 +6,7 @@ namespace tie::client {
 
 int http_status_of(const ApiError& error) {
   if (error.http_status != 0) return error.http_status;
-  // A node that the policy refuses is a bad gateway, not a fault of the caller's credentials.
-  if (error.code == Code::kUnauthenticated) return 502;
-  // Bytes of the node that fail their check: the caller sent nothing wrong.
+  // Bytes of the node that fail their check: the caller sent nothing wrong, so the table's 400 would mislead.
   if (error.code == Code::kCorrupt || error.code == Code::kFailedPrecondition) return 502;
   return error_info(error.code).http_status;
 }

@@ -249,7 +249,8 @@ TEST_F(ProxyTest, WrongPathsAndMethodsAreExplained) {
 TEST_F(ProxyTest, ARefusedNodeGetsNothing) {
   start(testing::refusing_verifier());
   auto got = post(body("x"));
-  EXPECT_EQ(got->status, 502);
+  EXPECT_EQ(got->status, 403);
+  EXPECT_EQ(json::parse(got->body)["error"]["code"], "permission_denied");
   EXPECT_EQ(node.requests(), 0);
   EXPECT_EQ(got->get_header_value("x-tie-verification"), "none");
 }

@@ -18,6 +18,8 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& node) {
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // events are small: probing would answer each with a ping
+  args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   args.SetMaxReceiveMessageSize(kMaxIncomingMessageBytes);
   args.SetCompressionAlgorithm(GRPC_COMPRESS_NONE);  // compression would make the padded sizes speak

@@ -53,8 +53,8 @@ struct Inspection {
 class NodeVerifier {
  public:
   virtual ~NodeVerifier() = default;
-  // `challenge` is the one this client has just drawn. Errors: kUnauthenticated with every reason when the policy refuses, kCorrupt for a
-  // malformed bundle.
+  // `challenge` is the one this client has just drawn. Errors: kPermissionDenied when the policy refuses, kCorrupt for a bundle that
+  // does not hold together, kKeyUnknownOrExpired for a key that is over.
   virtual Result<VerifiedNode> verify(const v1::AttestationBundle& bundle, ByteView challenge) const = 0;
   // The same judgement with its reasons, also when it is a refusal: for `tie keys`.
   virtual Inspection inspect(const v1::AttestationBundle& bundle, ByteView challenge) const = 0;

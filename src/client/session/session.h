@@ -42,7 +42,7 @@ class Session : public std::enable_shared_from_this<Session> {
   ~Session();
 
   // The node as last verified, at most max_age_ms ago (else it is fetched and judged now). Errors: kNotReady when it cannot be reached,
-  // kUnauthenticated when the policy refuses it.
+  // kPermissionDenied when the policy refuses it.
   Result<std::shared_ptr<const VerifiedNode>> node(int64_t max_age_ms);
   Result<std::shared_ptr<const VerifiedNode>> node() { return node(options_.bundle_max_age_ms); }
   // What was last verified, without talking to anyone; null before the first success.

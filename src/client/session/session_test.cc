@@ -227,7 +227,7 @@ TEST(Session, SaysWhereItLookedWhenNobodyAnswers) {
 TEST(Session, SealsNothingToANodeThatThePolicyRefuses) {
   FakeNode node(testing::echo_script);
   auto session = Session::open_with({.node = node.address()}, testing::refusing_verifier());
-  EXPECT_EQ(hear(*session, question("a")).error.code, Code::kUnauthenticated);
+  EXPECT_EQ(hear(*session, question("a")).error.code, Code::kPermissionDenied);
   EXPECT_EQ(node.requests(), 0);
   EXPECT_EQ(session->last_node(), nullptr);
 }

@@ -276,7 +276,7 @@ class Trusting final : public NodeVerifier {
 class Refusing final : public NodeVerifier {
  public:
   Result<VerifiedNode> verify(const v1::AttestationBundle&, ByteView) const override {
-    return fail(Code::kUnauthenticated, "the policy refuses this node: its release is not pinned");
+    return fail(Code::kPermissionDenied, "the policy refuses this node: its release is not pinned");
   }
   Inspection inspect(const v1::AttestationBundle& bundle, ByteView challenge) const override {
     return {*facts_of(bundle), {{false, "its release is not pinned"}}, verify(bundle, challenge).error()};

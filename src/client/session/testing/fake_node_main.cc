@@ -1,5 +1,6 @@
 // A pretended node as a program, for tests of the user's side in other languages: fake_node PORT POLICY_FILE. Writes a policy that trusts it.
-// What it answers depends on the last user text: "cut" begins and cuts, "forge" corrupts, "hang" begins and waits, else an echo.
+// What it answers depends on the last user text: "cut" begins and cuts, "forge" corrupts, "hang" begins and waits, "pace"
+// sends a thousand words, one every two milliseconds, else an echo.
 #include <signal.h>
 
 #include <cstdio>
@@ -34,6 +35,10 @@ void answer(FakeCall& call) {
     call.send_text("begun");
     while (!call.cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     return;
+  }
+  if (text.starts_with("pace")) {
+    for (int i = 0; i < 1000 && call.send_text(" word"); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    return call.finish_with(tie::v1::FinalSummary::OK);
   }
   tie::client::testing::echo_script(call);
 }
