@@ -188,6 +188,13 @@ void Core::note(const Event& event, int64_t now_ms) {
                    runtime.recycle_accepted = e.ok;
                    runtime.retry_at_ms = now_ms + options_.retry_ms;
                  },
+                 [&](const WarmupAnswered& e) {
+                   if (e.index >= runtimes_.size() || runtimes_[e.index].warmup_op != e.op) return;
+                   RuntimeFacts& runtime = runtimes_[e.index];
+                   runtime.warmup_op = 0;
+                   runtime.warmup_at_ms = now_ms + (e.ok ? options_.warmup_limit_ms : options_.retry_ms);
+                   if (e.ok && phase_deadline_ms_ != 0) phase_deadline_ms_ = std::max(phase_deadline_ms_, now_ms + options_.warmup_limit_ms);
+                 },
                  [&](const PrewarmedRestarted& e) {
                    if (e.op != prewarm_op_) return;
                    prewarm_op_ = 0;
@@ -234,6 +241,7 @@ void Core::advance(int64_t now_ms) {
   }
   if (phase_ == Phase::kBusy) return advance_busy(now_ms);
   if (phase_ == Phase::kRecycling) send_due_recycles(now_ms);
+  send_due_warmups(now_ms);
   settle(now_ms);
 }
 
@@ -364,6 +372,18 @@ void Core::send_due_recycles(int64_t now_ms) {
   }
 }
 
+// A runtime that needs its prefix cache warmed is told so once; it ends when it has, and a fresh one restores what it sealed.
+void Core::send_due_warmups(int64_t now_ms) {
+  for (size_t i = 0; i < runtimes_.size(); ++i) {
+    RuntimeFacts& runtime = runtimes_[i];
+    if (runtime.state != Runtime::kNeedsWarmup || runtime.instance == runtime.retired || runtime.warmup_op != 0) continue;
+    if (runtime.warming == runtime.instance && now_ms < runtime.warmup_at_ms) continue;
+    runtime.warming = runtime.instance;
+    runtime.warmup_op = next_op_++;
+    out_.emplace_back(std::in_place_type<SendWarmup>, runtime.warmup_op, i);
+  }
+}
+
 void Core::enter(Phase phase, std::string reason, int64_t now_ms) {
   if (phase_ != phase) phase_since_ms_ = now_ms;
   phase_ = phase;
@@ -395,6 +415,8 @@ int64_t Core::next_wake_ms() const {
   if (prewarm_op_ == 0 && phase_ != Phase::kReady) consider(prewarm_retry_at_ms_);
   if (gpu_ == Gpu::kUnknown && gpu_seen_) consider(gpu_lost_ms_ + options_.peer_grace_ms);
   if (owner_ != Owner::kReady && owner_seen_) consider(owner_lost_ms_ + options_.peer_grace_ms);
+  for (const RuntimeFacts& runtime : runtimes_)
+    if (runtime.state == Runtime::kNeedsWarmup && runtime.warmup_op == 0) consider(runtime.warmup_at_ms);
   if (phase_ == Phase::kRecycling)
     for (const RuntimeFacts& runtime : runtimes_)
       if (!runtime.recycle_accepted && runtime.recycle_op == 0) consider(runtime.retry_at_ms);

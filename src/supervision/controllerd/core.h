@@ -35,6 +35,7 @@ struct CoreOptions {
   int64_t error_drain_limit_ms = 5'000;      // likewise when the runtime is at fault
   int64_t start_limit_ms = 60'000;           // a runtime becomes ready within this after its start
   int64_t prewarm_limit_ms = 10'000;
+  int64_t warmup_limit_ms = 10 * 60'000;     // the system prompts are computed and a fresh instance is ready within this
   int64_t peer_grace_ms = 3'000;             // gpuhealthd or the owner may be away this long (a restart) before the node stops serving
   int64_t answer_margin_ms = 2'000;          // beyond a wait that a peer was asked for
   int64_t retry_ms = 200;
@@ -58,13 +59,15 @@ struct RecycleWanted { Trigger trigger; std::string reason; uint32_t drain_limit
 struct DrainWanted { uint32_t wait_ms; };
 struct ResumeWanted {};
 struct Tick {};
-using Event = std::variant<GpuReport, OwnerReport, RuntimeReport, Registration, Advertised, RecycleAnswered, PrewarmedRestarted, RecycleWanted, DrainWanted, ResumeWanted, Tick>;
+struct WarmupAnswered { uint64_t op; size_t index; bool ok; };     // answer to SendWarmup
+using Event = std::variant<WarmupAnswered, GpuReport, OwnerReport, RuntimeReport, Registration, Advertised, RecycleAnswered, PrewarmedRestarted, RecycleWanted, DrainWanted, ResumeWanted, Tick>;
 
 // --- commands ---
 struct Advertise { uint64_t op = 0; Phase state = Phase::kInitializing; uint32_t max_requests = 0; std::string reason; int64_t wait_ms = 0; };  // a later one replaces an earlier
 struct SendRecycle { uint64_t op = 0; size_t index = 0; std::string reason; int64_t drain_limit_ms = 0; };
 struct RestartPrewarmed { uint64_t op = 0; };
-using Command = std::variant<Advertise, SendRecycle, RestartPrewarmed>;
+struct SendWarmup { uint64_t op = 0; size_t index = 0; };
+using Command = std::variant<Advertise, SendRecycle, SendWarmup, RestartPrewarmed>;
 
 struct RuntimeView {
   Runtime state = Runtime::kUnreachable;
@@ -111,6 +114,9 @@ class Core {
     bool recycle_accepted = false;
     uint64_t recycle_op = 0;    // 0 = none outstanding
     int64_t retry_at_ms = 0;
+    std::string warming;        // the instance that was told to warm the prefix cache
+    uint64_t warmup_op = 0;     // 0 = none outstanding
+    int64_t warmup_at_ms = 0;   // not again before
   };
   struct Recycle {
     Trigger trigger;
@@ -132,6 +138,7 @@ class Core {
   void start_recycle(Trigger trigger, std::string reason, int64_t drain_limit_ms, int64_t now_ms);
   void begin_recycling(int64_t now_ms);
   void send_due_recycles(int64_t now_ms);
+  void send_due_warmups(int64_t now_ms);
   void enter(Phase phase, std::string reason, int64_t now_ms);
   void advertise(int64_t wait_ms, int64_t now_ms);
   void draw_next_recycle(int64_t now_ms);

@@ -194,6 +194,8 @@ class Simulation {
       at(heard && !answer_lost ? network() : 2'000, [this, c, ok = heard && !answer_lost] { feed(RecycleAnswered{c.op, 0, ok}); });
     });
   }
+  // No prompts in this world.
+  void carry_out(const SendWarmup& c) { feed(WarmupAnswered{c.op, c.index, false}); }
   void carry_out(const RestartPrewarmed& c) {
     bool ok = cloudboard_link_.up && !chance(0.05);
     if (!chance(0.02)) at(network() + between(1, 50), [this, c, ok] { feed(PrewarmedRestarted{c.op, ok}); });

@@ -33,6 +33,7 @@ struct Driver {
       if (auto* a = std::get_if<Advertise>(&c)) advertise = *a;
       if (auto* r = std::get_if<SendRecycle>(&c)) recycle = *r;
       if (auto* p = std::get_if<RestartPrewarmed>(&c)) prewarm = *p;
+      if (auto* w = std::get_if<SendWarmup>(&c)) warmup = *w;
     }
     return commands;
   }
@@ -76,6 +77,7 @@ struct Driver {
   Advertise advertise;
   SendRecycle recycle;
   RestartPrewarmed prewarm;
+  SendWarmup warmup;
 };
 
 TEST(Core, BecomesReadyOnlyWhenEveryConditionHolds) {
@@ -419,6 +421,27 @@ TEST(Core, ANodeOfTwoRuntimesWaitsForBothAndRecyclesBoth) {
   EXPECT_EQ(d.core.phase(), Phase::kReady);
 }
 
+TEST(Core, ARuntimeThatNeedsAWarmUpIsToldOnceAndGivenTime) {
+  Driver d;
+  d.send(GpuReport{Gpu::kHealthy, ""});
+  d.send(OwnerReport{Owner::kReady, "", "o1"});
+  d.send(Registration{true});
+  auto sent = of_kind<SendWarmup>(d.send(RuntimeReport{0, Runtime::kNeedsWarmup, "a", ""}));
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_TRUE(of_kind<SendWarmup>(d.send(RuntimeReport{0, Runtime::kNeedsWarmup, "a", ""})).empty());
+  d.send(WarmupAnswered{sent[0].op, 0, false});
+  sent = of_kind<SendWarmup>(d.tick(250));
+  ASSERT_EQ(sent.size(), 1u) << "a lost call is repeated";
+  d.send(WarmupAnswered{sent[0].op, 0, true});
+  d.runtime(Runtime::kInitializing);
+  d.tick(CoreOptions{}.start_limit_ms + 1'000);
+  EXPECT_EQ(d.core.phase(), Phase::kInitializing) << "warming takes longer than a start";
+  d.runtime(Runtime::kUnreachable, "");
+  d.runtime(Runtime::kReady, "b");
+  d.prewarmed();
+  EXPECT_EQ(d.core.phase(), Phase::kReady);
+}
+
 TEST(Core, ReportsOfRuntimesThatDoNotExistAreIgnored) {
   Driver d;
   d.make_ready();
@@ -460,6 +483,8 @@ const std::vector<NamedEvent>& all_events() {
       {"recycle refused", [](Driver& d) { return RecycleAnswered{d.recycle.op, 0, false}; }},
       {"prewarmed", [](Driver& d) { return PrewarmedRestarted{d.prewarm.op, true}; }},
       {"prewarm failed", [](Driver& d) { return PrewarmedRestarted{d.prewarm.op, false}; }},
+      {"warmup told", [](Driver& d) { return WarmupAnswered{d.warmup.op, 0, true}; }},
+      {"warmup lost", [](Driver& d) { return WarmupAnswered{d.warmup.op, 0, false}; }},
       {"recycle wanted", [](Driver&) { return RecycleWanted{Trigger::kOperator, "r", 1'000}; }},
       {"drain wanted", [](Driver&) { return DrainWanted{1'000}; }},
       {"resume wanted", [](Driver&) { return ResumeWanted{}; }},
@@ -477,11 +502,11 @@ TEST(CoreTable, EveryStateMeetsEveryEvent) {
     const char* next;
   };
   const Row rows[] = {
-      //                                  gpu     owner   runtime    reg  adv  rec  pre  wanted
-      {"ready", &Driver::make_ready,         "REER" "RRER" "RIIEIIE" "II" "RR" "RR" "RR" "BBRR"},
-      {"busy", &Driver::make_busy,           "BBBB" "BBBB" "BBBBBBB" "BC" "CC" "BB" "BB" "BBBB"},
-      {"recycling", &Driver::make_recycling, "CEEC" "CCEC" "CCCCCCC" "CC" "CC" "CC" "CC" "CCCC"},
-      {"error", &Driver::make_error,         "EEEE" "EEEE" "REIEIII" "EE" "EE" "EE" "EE" "BEEE"},
+      //                                  gpu     owner   runtime    reg  adv  rec  pre  warm wanted
+      {"ready", &Driver::make_ready,         "REER" "RRER" "RIIEIIE" "II" "RR" "RR" "RR" "RR" "BBRR"},
+      {"busy", &Driver::make_busy,           "BBBB" "BBBB" "BBBBBBB" "BC" "CC" "BB" "BB" "BB" "BBBB"},
+      {"recycling", &Driver::make_recycling, "CEEC" "CCEC" "CCCCCCC" "CC" "CC" "CC" "CC" "CC" "CCCC"},
+      {"error", &Driver::make_error,         "EEEE" "EEEE" "REIEIII" "EE" "EE" "EE" "EE" "EE" "BEEE"},
   };
   const std::map<char, Phase> letters = {{'I', Phase::kInitializing}, {'R', Phase::kReady}, {'B', Phase::kBusy}, {'C', Phase::kRecycling}, {'E', Phase::kError}};
   for (const Row& row : rows) {

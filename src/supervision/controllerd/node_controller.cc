@@ -156,6 +156,10 @@ void NodeController::carry_out(const Command& command) {
       bool ok = ask_recycle(options_.probes[job.index].socket, job, options_.timing);
       post(RecycleAnswered{job.op, job.index, ok});
     });
+  } else if (const auto* warmup = std::get_if<SendWarmup>(&command)) {
+    state_->recyclers[warmup->index]->post([this, job = *warmup] {
+      post(WarmupAnswered{job.op, job.index, ask_warmup(options_.probes[job.index].socket, options_.timing)});
+    });
   } else if (const auto* prewarm = std::get_if<RestartPrewarmed>(&command)) {
     state_->prewarmer.post([this, op = prewarm->op] { post(PrewarmedRestarted{op, state_->registrar->restart_prewarmed(options_.core.prewarm_limit_ms)}); });
   }

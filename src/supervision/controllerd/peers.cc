@@ -188,6 +188,15 @@ bool ask_recycle(const std::string& probe_socket, const SendRecycle& command, co
   return v1::StatusProbe::NewStub(*channel)->Recycle(&context, request, &reply).ok();
 }
 
+bool ask_warmup(const std::string& probe_socket, const PeerTiming& timing) {
+  auto channel = rpc::connect(probe_socket, Deadline::in_ms(timing.connect_ms));
+  if (!channel) return false;
+  grpc::ClientContext context;
+  context.set_deadline(rpc::call_deadline(timing.call_ms));
+  v1::WarmupReply reply;
+  return v1::StatusProbe::NewStub(*channel)->Warmup(&context, {}, &reply).ok();
+}
+
 void Worker::post(std::function<void()> job) {
   std::lock_guard lock(mutex_);
   tie_check(jobs_.size() < kMaxJobs, "the controller's command queue is bounded");

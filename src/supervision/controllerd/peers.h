@@ -118,6 +118,8 @@ class Registrar final : public PeerThread {
   grpc::ClientContext* advertising_ = nullptr;
 };
 
+// Asks one probe to warm its runtime's prefix cache.
+bool ask_warmup(const std::string& probe_socket, const PeerTiming& timing);
 // Asks one probe to recycle its runtime.
 bool ask_recycle(const std::string& probe_socket, const SendRecycle& command, const PeerTiming& timing);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/random.h"
 
@@ -9,7 +10,8 @@ namespace tie::probe {
 namespace {
 
 constexpr int64_t kLivenessTickMs = 20;  // how soon the runtime's death is noticed between canaries
-constexpr const char* kNeedsWarmup = "needs_warmup";
+constexpr const char* kNeedsWarmup = "needs_warmup";  // what the runtime says
+constexpr const char* kWarming = "warming the prefix cache";
 
 }  // namespace
 
@@ -64,6 +66,15 @@ std::string Probe::request_recycle(uint32_t drain_limit_ms) {
   return status_.instance_id;
 }
 
+Result<std::string> Probe::request_warmup() {
+  std::lock_guard lock(mutex_);
+  // The signal would end a runtime that is not waiting for it.
+  if (status_.state != State::kNeedsWarmup) return fail(Code::kFailedPrecondition, "the runtime does not need a warm-up");
+  warmup_wanted_ = true;
+  changed_.notify_all();
+  return status_.instance_id;
+}
+
 void Probe::stop() {
   std::lock_guard lock(mutex_);
   stopped_ = true;
@@ -99,6 +110,7 @@ void Probe::judge(const Result<int64_t>& outcome) {
   // A full runtime answers, and its requests are the better canary.
   if (error.code == Code::kCancelled || error.code == Code::kOverloaded) return;
   if (error.code == Code::kNotReady && error.message.find(kNeedsWarmup) != std::string::npos) return set_state(State::kNeedsWarmup, "the prefix cache is cold");
+  if (error.code == Code::kNotReady && error.message.find(kWarming) != std::string::npos) return set_state(State::kInitializing, "the prefix cache is being warmed");
   bool starting = error.code == Code::kIo || error.code == Code::kNotReady;
   if (status().state == State::kInitializing && starting) return set_state(State::kInitializing, "the runtime is starting");
   set_state(State::kError, "the canary failed: " + error.message);
@@ -117,8 +129,9 @@ bool Probe::wait_for_next(int64_t ms) {
     }
     std::unique_lock lock(mutex_);
     int64_t piece = std::min(next.remaining_ms(), kLivenessTickMs);
-    changed_.wait_for(lock, std::chrono::milliseconds(piece), [&] { return stopped_ || recycle_wanted_; });
+    changed_.wait_for(lock, std::chrono::milliseconds(piece), [&] { return stopped_ || recycle_wanted_ || warmup_wanted_; });
     if (stopped_ || recycle_wanted_) return false;
+    if (std::exchange(warmup_wanted_, false)) (void)process_.tell_to_warm_up();
     if (next.passed() && dead_since_ms_ == 0) return true;
     if (next.passed()) next = Deadline::in_ms(kLivenessTickMs);
   }

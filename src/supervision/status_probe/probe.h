@@ -53,6 +53,8 @@ class Probe {
   const std::string& model() const { return options_.canary.model; }
   // Starts the drain. drain_limit_ms 0 = default. Repeated requests join the one in progress.
   std::string request_recycle(uint32_t drain_limit_ms);
+  // Tells the runtime to warm its prefix cache. kFailedPrecondition unless the state is needs_warmup.
+  Result<std::string> request_warmup();
   // Runs a canary now (after one in progress): its duration or why it failed.
   Result<int64_t> canary_now();
 
@@ -72,6 +74,7 @@ class Probe {
   Status status_;
   bool stopped_ = false;
   bool recycle_wanted_ = false;
+  bool warmup_wanted_ = false;
   int64_t drain_ms_ = 0;
   int64_t dead_since_ms_ = 0;
 };

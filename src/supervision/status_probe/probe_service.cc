@@ -1,5 +1,7 @@
 #include "supervision/status_probe/probe_service.h"
 
+#include "supervision/rpc/unix_grpc.h"
+
 namespace tie::probe {
 namespace {
 
@@ -37,6 +39,13 @@ grpc::Status ProbeService::WatchStatus(grpc::ServerContext* context, const v1::P
 
 grpc::Status ProbeService::Recycle(grpc::ServerContext*, const v1::RecycleRequest* request, v1::RecycleReply* reply) {
   reply->set_instance_id(probe_.request_recycle(request->drain_limit_ms()));
+  return grpc::Status::OK;
+}
+
+grpc::Status ProbeService::Warmup(grpc::ServerContext* context, const v1::WarmupRequest*, v1::WarmupReply* reply) {
+  auto instance = probe_.request_warmup();
+  if (!instance) return rpc::to_status(instance.error(), context);
+  reply->set_instance_id(*instance);
   return grpc::Status::OK;
 }
 

@@ -15,6 +15,7 @@ class ProbeService final : public v1::StatusProbe::Service {
   grpc::Status GetStatus(grpc::ServerContext*, const v1::ProbeStatusRequest*, v1::ProbeStatus* reply) override;
   grpc::Status WatchStatus(grpc::ServerContext* context, const v1::ProbeStatusRequest*, grpc::ServerWriter<v1::ProbeStatus>* writer) override;
   grpc::Status Recycle(grpc::ServerContext*, const v1::RecycleRequest* request, v1::RecycleReply* reply) override;
+  grpc::Status Warmup(grpc::ServerContext* context, const v1::WarmupRequest*, v1::WarmupReply* reply) override;
   grpc::Status Canary(grpc::ServerContext*, const v1::CanaryRequest*, v1::CanaryReply* reply) override;
 
  private:

@@ -35,6 +35,11 @@ bool RuntimeProcess::exited() {
   return gone && *gone;
 }
 
+Result<void> RuntimeProcess::tell_to_warm_up() {
+  if (!known()) return fail(Code::kFailedPrecondition, "the runtime's process is not known");
+  return os::pidfd_signal(pidfd_.get(), SIGUSR1);
+}
+
 Result<bool> RuntimeProcess::drain(Deadline deadline) {
   if (!known()) return fail(Code::kFailedPrecondition, "the runtime's process is not known");
   if (exited()) return true;

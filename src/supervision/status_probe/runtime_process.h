@@ -20,6 +20,8 @@ class RuntimeProcess {
   bool known() const { return pidfd_.valid(); }
   // True when a known runtime has exited. An unknown one is not said to have.
   bool exited();
+  // SIGUSR1: warm the prefix cache. kFailedPrecondition when no process is known.
+  Result<void> tell_to_warm_up();
   // SIGTERM, wait, SIGKILL at the deadline. True when it ended by itself. kFailedPrecondition when no process is known.
   Result<bool> drain(Deadline deadline);
 

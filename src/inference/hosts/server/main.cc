@@ -1,11 +1,17 @@
 // afm-runtime: flags, hardening, weights from the owner, then serving until SIGTERM and a drain.
+#include <poll.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
 #include <string>
 #include <thread>
 
 #include "inference/bones/model.h"
 #include "inference/engine/engine_core.h"
+#include "inference/hosts/server/prefix_cache.h"
 #include "inference/hosts/server/runtime_server.h"
 #include "inference/hosts/server/vocab_table.h"
 #include "inference/hosts/server/weights_source.h"
@@ -16,6 +22,9 @@
 namespace {
 
 using namespace tie;
+
+constexpr int64_t kIdleWaitMs = 3'600'000;
+constexpr int64_t kPrefixWatchMs = 500;
 
 struct Flags {
   std::string model, socket, owner_socket, weights, tokenizer, kernels;
@@ -45,7 +54,40 @@ Result<LoadedModel> load(const Flags& flags, int stop_fd) {
   return out;
 }
 
-Result<std::unique_ptr<engine::EngineCore>> make_core(const Flags& flags, LoadedModel& loaded) {
+// SIGUSR1, from the probe: warm the prefix cache. Blocked from here on, like the termination signals; call before any thread starts.
+Result<os::Fd> warm_up_signal_fd() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGUSR1);
+  if (int error = ::pthread_sigmask(SIG_BLOCK, &set, nullptr); error != 0) return fail_errno("blocking signals", error);
+  os::Fd fd(::signalfd(-1, &set, SFD_CLOEXEC));
+  if (!fd) return fail_errno("signalfd", errno);
+  return fd;
+}
+
+Result<runtime_host::PrefixContext> prefix_context(const Flags& flags, const LoadedModel& loaded) {
+  runtime_host::PrefixContext context{flags.owner_socket, flags.model, loaded.memory.model_id, loaded.memory.release_id, {}};
+  engine::EngineOptions defaults;
+  TIE_TRY(context.layout, bones::KvLayout::for_model(loaded.model->config(), defaults.kv_type, defaults.block_tokens));
+  return context;
+}
+
+// Waits to be told, computes and seals the prompts' blocks. The caller ends then: the instance that warmed the pool does not serve.
+Result<void> warm_up(const Flags& flags, const runtime_host::PrefixContext& context, LoadedModel& loaded, runtime_host::RuntimeServer& server, int stop_fd, int warm_fd) {
+  server.set_not_ready("needs_warmup");
+  os::notify_ready();
+  pollfd polls[2] = {{stop_fd, POLLIN, 0}, {warm_fd, POLLIN, 0}};
+  while (::poll(polls, 2, -1) < 0 && errno == EINTR) {
+  }
+  if (polls[0].revents != 0) return {};
+  server.set_not_ready("warming the prefix cache");
+  int64_t began_ms = monotonic_ms();
+  TIE_CHECK_OK(runtime_host::warm_prefix(context, *loaded.model, flags.max_rows));
+  TIE_LOG("afm-runtime", "prefix cache warm after {} ms", monotonic_ms() - began_ms);
+  return {};
+}
+
+Result<std::unique_ptr<engine::EngineCore>> make_core(const Flags& flags, LoadedModel& loaded, engine::PrefixSource* prefix) {
   auto image = loaded.memory.tokenizer.bytes();
   TIE_TRY(auto vocab, text::Vocab::open({reinterpret_cast<const uint8_t*>(image.data()), image.size()}));
   TIE_TRY(auto table, runtime_host::token_table(vocab));
@@ -54,6 +96,7 @@ Result<std::unique_ptr<engine::EngineCore>> make_core(const Flags& flags, Loaded
   options.limits.max_sequences = flags.max_batch;
   options.kv_bytes = size_t{flags.kv_mib} << 20;
   options.pool = loaded.pool.get();
+  options.prefix = prefix;
   return engine::EngineCore::create(*loaded.model, std::move(table), std::move(options));
 }
 
@@ -61,20 +104,33 @@ Result<void> run(const Flags& flags) {
   int64_t began_ms = monotonic_ms();
   TIE_CHECK_OK(os::harden_process());
   TIE_TRY(os::Fd stop, os::termination_signal_fd());
+  TIE_TRY(os::Fd warm_signal, warm_up_signal_fd());
   TIE_TRY(auto server, runtime_host::RuntimeServer::start(flags.model, flags.socket));
   auto loaded = load(flags, stop.get());
   if (!loaded) {
     if (loaded.error().code == Code::kCancelled) return {};
     return std::unexpected(std::move(loaded.error()));
   }
-  TIE_TRY(auto core, make_core(flags, *loaded));
+  runtime_host::PrefixStart prefix;
+  TIE_TRY(auto context_of_prefix, prefix_context(flags, *loaded));
+  if (!flags.owner_socket.empty()) {
+    TIE_TRY(prefix, runtime_host::start_prefix(context_of_prefix));
+  }
+  if (prefix.state == runtime_host::PrefixState::kCold) return warm_up(flags, context_of_prefix, *loaded, *server, stop.get(), warm_signal.get());
+  TIE_TRY(auto core, make_core(flags, *loaded, prefix.source.get()));
   uint32_t context = core->context();
   server->serve(std::move(core));
   TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
   os::notify_ready();
   TIE_LOG("afm-runtime", "ready after {} ms: {} kernels, {} threads, context of {} tokens", monotonic_ms() - began_ms,
           os::LogWord(loaded->model->kernels()), loaded->pool->size(), context);
-  while (!os::wait_readable(stop.get(), Deadline::in_ms(3'600'000))) {
+  if (prefix.source != nullptr) TIE_LOG("afm-runtime", "{} system prompts restored without a forward pass", prefix.source->prompt_count());
+  bool corrupt = false;
+  while (!corrupt && !os::wait_readable(stop.get(), Deadline::in_ms(prefix.source != nullptr ? kPrefixWatchMs : kIdleWaitMs))) corrupt = prefix.source != nullptr && prefix.source->corrupt();
+  if (corrupt) {
+    // A sealed block changed after all: what is in flight goes on without it, the next instance warms anew.
+    TIE_LOG("afm-runtime", "a block of the prefix pool fails its digest; the pool is discarded");
+    runtime_host::discard_prefix(context_of_prefix);
   }
   TIE_LOG("afm-runtime", "draining");
   server->drain(Deadline::in_ms(flags.drain_limit_ms));

@@ -49,6 +49,7 @@ std::string usage_text(const engine::Usage& u) {
   v1::RuntimeUsage message;
   message.set_prompt_tokens(u.prompt_tokens);
   message.set_completion_tokens(u.completion_tokens);
+  message.set_prefix_tokens(u.prefix_tokens);
   message.set_drafted_tokens(u.drafted_tokens);
   message.set_accepted_draft_tokens(u.accepted_draft_tokens);
   message.set_queue_us(u.queue_us);

@@ -61,6 +61,8 @@ void RuntimeServer::serve(std::unique_ptr<engine::EngineCore> core) {
   state_->server->GetHealthCheckService()->SetServingStatus(true);
 }
 
+void RuntimeServer::set_not_ready(const char* why) { state_->streams->set_not_ready(why); }
+
 void RuntimeServer::drain(Deadline deadline) {
   state_->service.set_ready(false);
   state_->server->GetHealthCheckService()->SetServingStatus(false);

@@ -18,6 +18,8 @@ class RuntimeServer {
 
   // Starts the engine's thread and turns ready.
   void serve(std::unique_ptr<engine::EngineCore> core);
+  // Until serve(): what callers hear instead of "still starting". `why` is a literal; the probe knows "needs_warmup".
+  void set_not_ready(const char* why);
   // Not ready from now on: new calls are UNAVAILABLE, new requests NOT_READY. Returns when nothing is in flight, or at the deadline.
   void drain(Deadline deadline);
 

@@ -158,7 +158,7 @@ void StreamService::on_accept(Call& call, bool ok) {
   calls_.push_back(&call);
   ++open_calls_;
   if (draining_ || !engine_.load()) {
-    finish(call, as_status(draining_ ? kDraining : Error{Code::kNotReady, "the runtime is still starting"}));
+    finish(call, as_status(draining_ ? kDraining : Error{Code::kNotReady, not_ready_.load()}));
   } else if (calls_.size() > kMaxStreams) {
     finish(call, as_status({Code::kOverloaded, "too many streams are open"}));
   } else {

@@ -30,6 +30,7 @@ class StreamService {
   void start();                              // once the server listens
   void set_engine(engine::Engine* engine);   // until then calls are refused as not ready; null again before the engine goes
   void wake();                               // the engine has announced outputs; cheap when there are none
+  void set_not_ready(const char* why) { not_ready_ = why; }  // what calls hear until there is an engine; a literal
   void drain();                              // refuses new calls and requests; calls end when their requests have
   uint32_t open_calls() const { return open_calls_; }
   // After Server::Shutdown and with no engine: ends the thread.
@@ -59,6 +60,7 @@ class StreamService {
   InferenceService& service_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::atomic<engine::Engine*> engine_{nullptr};
+  std::atomic<const char*> not_ready_{"the runtime is still starting"};
   std::atomic<bool> draining_{false}, stopping_{false};
   std::atomic<uint32_t> open_calls_{0};
   std::vector<Call*> calls_;                 // accepted, not released

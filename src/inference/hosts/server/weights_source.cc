@@ -39,7 +39,13 @@ Result<AttachedModel> attach_once(const std::string& owner_socket, const std::st
   TIE_TRY(auto reply, os::receive_message<v1::OwnerReply>(socket.get(), kMaxReplyBytes, Deadline::in_ms(1000), 2));
   if (reply.message.has_error() && reply.message.error().code() != v1::OK)
     return fail(static_cast<Code>(reply.message.error().code()), reply.message.error().message());
-  return map_sealed(std::move(reply.fds));
+  TIE_TRY(AttachedModel attached, map_sealed(std::move(reply.fds)));
+  const v1::ModelHandle& handle = reply.message.model();
+  TIE_TRY(attached.model_id, crypto::digest_from(as_bytes(handle.model_id()), "model id"));
+  if (!handle.release_id().empty()) {
+    TIE_TRY(attached.release_id, crypto::digest_from(as_bytes(handle.release_id()), "release id"));
+  }
+  return attached;
 }
 
 }  // namespace

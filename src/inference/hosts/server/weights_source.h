@@ -3,6 +3,7 @@
 #pragma once
 #include <string>
 
+#include "crypto/sha256.h"
 #include "os/memfd.h"
 
 namespace tie::runtime_host {
@@ -10,6 +11,7 @@ namespace tie::runtime_host {
 struct AttachedModel {
   os::Mapping weights;     // a packed image (bones/weights_image.h)
   os::Mapping tokenizer;   // a vocabulary image (text/vocab_image.h)
+  crypto::Digest model_id{}, release_id{};  // as the owner says; zero without one
 };
 
 // Asks the owner, again and again until the deadline: it may still be starting or loading. Every seal of both descriptors is required before
