@@ -96,6 +96,9 @@ void write_file(const char* path, const char* text, size_t size) {
 }
 
 void become_mapped_user(const DirectPlan& plan) {
+  // The launcher is not dumpable, and the files below belong to root as long as that holds for its copy; exec and
+  // harden_process set it anew.
+  ::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
   write_file("/proc/self/setgroups", "deny", 4);
   write_file("/proc/self/uid_map", plan.uid_map.data(), plan.uid_map.size());
   write_file("/proc/self/gid_map", plan.gid_map.data(), plan.gid_map.size());

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -167,14 +168,41 @@ Finding landlock() {
   return ok("landlock", "not available (not needed: mount namespaces separate files)");
 }
 
+// Programs, libraries and vocabularies are copied there; containers often have 64 MiB.
+constexpr uint64_t kWantedRunBytes = 256 << 20;
+
 Finding run_directory(const std::string& wanted) {
+  constexpr const char* kMeaning = "sockets and state must not reach a disk";
   auto chosen = choose_run_directory(wanted);
   if (!chosen)
-    return {"run directory", Verdict::kBlocking, chosen.error().message, "sockets and state must not reach a disk",
-            "mount -t tmpfs tmpfs /run/tie"};
-  if (is_in_memory(*chosen)) return ok("run directory", *chosen + ", in memory");
-  return {"run directory", Verdict::kBlocking, *chosen + " is on a disk", "sockets and state must not reach a disk",
-          "name a folder on tmpfs with --run-dir"};
+    return {"run directory", Verdict::kBlocking, chosen.error().message, kMeaning, "mount -t tmpfs tmpfs /run/tie"};
+  if (!is_in_memory(*chosen))
+    return {"run directory", Verdict::kBlocking, *chosen + " is on a disk", kMeaning,
+            "name a folder on tmpfs with --run-dir"};
+  struct statvfs space{};
+  fs::path existing = *chosen;
+  while (!exists(existing) && existing != existing.root_path()) existing = existing.parent_path();
+  uint64_t free_bytes = ::statvfs(existing.c_str(), &space) == 0 ? uint64_t{space.f_bavail} * space.f_frsize : 0;
+  if (free_bytes >= kWantedRunBytes || running_launcher(*chosen)) return ok("run directory", *chosen + ", in memory");
+  return {"run directory", Verdict::kMissing,
+          fmt::format("{}, in memory, but only {} MiB free", *chosen, free_bytes >> 20),
+          "the node may not start: it keeps its programs there", "mount -o remount,size=1g " + existing.string()};
+}
+
+// What a node that runs now was told to do without.
+Finding running_node(const std::string& wanted) {
+  auto chosen = choose_run_directory(wanted);
+  if (!chosen || !running_launcher(*chosen)) return ok("this node", "not running");
+  std::string status = text_of(*chosen + "/status.json");
+  bool open = status.find("\"sandbox\":\"none\"") != std::string::npos;
+  bool raw = status.find("\"raw_logs\":true") != std::string::npos;
+  if (!open && !raw) return ok("this node", "running, isolated");
+  return {"this node", Verdict::kMissing,
+          std::string("running") + (open ? ", NOT ISOLATED (--insecure-no-sandbox)" : "") +
+              (raw ? ", with raw logs (--raw-logs)" : ""),
+          open ? "a process that is taken over can reach every request and every key"
+               : "its logs may hold what users wrote",
+          "tie down, then tie up without that option"};
 }
 
 Finding user() {
@@ -215,10 +243,10 @@ Finding huge_pages() {
 }  // namespace
 
 std::vector<Finding> examine_machine(const std::string& run_dir) {
-  return {user_namespaces(),     sandbox(),       seccomp(),  run_directory(run_dir),
-          process_descriptors(), attestation(),   user(),     swap(),
-          secret_memory(),       locked_memory(), landlock(), instruction_sets(),
-          huge_pages()};
+  return {
+      user_namespaces(),  sandbox(),   seccomp(), run_directory(run_dir), process_descriptors(), running_node(run_dir),
+      attestation(),      user(),      swap(),    secret_memory(),        locked_memory(),       landlock(),
+      instruction_sets(), huge_pages()};
 }
 
 bool any(const std::vector<Finding>& findings, Verdict verdict) {

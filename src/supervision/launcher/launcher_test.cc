@@ -125,6 +125,8 @@ TEST(Config, ImpossibleValuesAreRefused) {
   EXPECT_TRUE(refused([](NodeConfig& c) { c.listen = ":1"; }));
   EXPECT_TRUE(refused([](NodeConfig& c) { c.max_instances = 0; }));
   EXPECT_TRUE(refused([](NodeConfig& c) { c.prewarmed_pairs = kMaxPrewarmedPairs + 1; }));
+  EXPECT_TRUE(refused([](NodeConfig& c) { c.max_requests = c.max_instances - c.prewarmed_pairs + 1; }));
+  EXPECT_FALSE(refused([](NodeConfig& c) { c.max_requests = c.max_instances - c.prewarmed_pairs; }));
   EXPECT_TRUE(refused([](NodeConfig& c) { c.models = {"../etc"}; }));
   EXPECT_TRUE(refused([](NodeConfig& c) { c.sandbox = "none"; }));
 }

@@ -119,6 +119,11 @@ Result<void> check_node_config(const NodeConfig& config) {
     return fail(Code::kBadRequest, fmt::format("max_instances is between 1 and {}", kMaxInstances));
   if (config.prewarmed_pairs > config.max_instances)
     return fail(Code::kBadRequest, "prewarmed_pairs is larger than max_instances");
+  // Every admitted request holds one instance of each program, and so does every waiting pair.
+  if (uint64_t{config.max_requests} + config.prewarmed_pairs > config.max_instances)
+    return fail(Code::kBadRequest,
+                fmt::format("max_requests and prewarmed_pairs together ({}) are more than max_instances ({})",
+                            uint64_t{config.max_requests} + config.prewarmed_pairs, config.max_instances));
   if (config.startup_timeout_s == 0) return fail(Code::kBadRequest, "startup_timeout_s cannot be 0");
   for (const std::string& name : config.models)
     if (!is_model_name(name)) return fail(Code::kBadRequest, "'" + name + "' cannot be a model's name");

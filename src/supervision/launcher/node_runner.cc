@@ -87,10 +87,12 @@ Result<void> supervise(const LauncherFlags& flags, int stop_fd) {
   TIE_TRY(std::vector<std::string> models, served_models(config));
   TIE_TRY(std::unique_ptr<os::SandboxLauncher> sandbox, choose_sandbox(config));
   TIE_TRY(std::string run, choose_run_directory(config.run_dir));
+  std::string assets = config.assets.empty() ? default_assets_folder() : config.assets;
+  std::string policy = client_policy(prefix);
+  TIE_CHECK_OK(os::harden_process());  // empties the environment, which everything above may have asked
   TIE_TRY(RunDirectory directory, RunDirectory::create(run));
   TIE_TRY(Stage stage, Stage::create(run, prefix));
-  NodePlace place{run, config.assets.empty() ? default_assets_folder() : config.assets, models};
-  place.policy = client_policy(prefix);
+  NodePlace place{run, assets, models, policy};
   TIE_TRY(NodePlan plan, plan_node(config, place, stage));
   for (const std::string& folder : plan.folders) TIE_CHECK_OK(directory.make_folder(folder));
   TIE_CHECK_OK(os::write_file_atomic(run + "/release/manifest", as_bytes(stage.manifest().text()), 0400));
