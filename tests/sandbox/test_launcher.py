@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from sandbox_node import ask, connect, processes_of, receive_frame, send_frame, wait_until
+from sandbox_node import MODEL, ask, connect, processes_of, receive_frame, send_frame, wait_until
 
 
 def test_up_is_ready_quickly_and_down_leaves_nothing(make_node):
@@ -287,3 +287,20 @@ def test_foreground_up_stops_with_its_terminal(make_node):
     assert process.wait(20) == 0
     assert processes_of(str(node.run)) == {} and not node.run.exists()
     process.stdout.close()
+
+
+def test_a_recycle_brings_new_assets_to_request_processes_and_only_them(make_node):
+    node = make_node()
+    staged = node.run / "stage/app-assets"
+    assert not (staged / "models" / MODEL / "weights.gguf").exists()
+    old_inode = (staged / "models" / MODEL / "tokenizer.img").stat().st_ino
+    (node.assets / "models" / MODEL / "tokenizer.img").write_text("a new vocabulary\n")
+    (node.assets / "prompts").mkdir()
+    (node.assets / "prompts/p.json").write_text("{}")
+    assert not (staged / "prompts/p.json").exists()
+    os.kill(node.pid_of("tie-status-probe")[0], signal.SIGTERM)
+    wait_until(lambda: node.unit("afm-runtime@model-one")["starts"] == 2 and node.unit("afm-runtime@model-one")["state"] == "ready")
+    assert (staged / "models" / MODEL / "tokenizer.img").read_text() == "a new vocabulary\n"
+    assert (staged / "models" / MODEL / "tokenizer.img").stat().st_ino != old_inode, "a mapped old file must stay whole"
+    assert (staged / "prompts/p.json").exists()
+    assert "starting it again" in (node.run / "log/launcher.log").read_text()

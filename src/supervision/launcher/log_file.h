@@ -23,6 +23,8 @@ class LogFile {
   // --raw-logs.
   void set_raw(bool raw) { raw_ = raw; }
   void add(std::string_view line);
+  // A line of the launcher's own.
+  void note(std::string_view line) { append(line); }
   // The last few kept lines on one line, for the person who reads why a start failed.
   std::string last_lines() const;
   uint64_t dropped_lines() const { return dropped_; }

@@ -110,7 +110,11 @@ Result<void> supervise(const LauncherFlags& flags, int stop_fd) {
   options.drain_timeout_ms = int64_t{config.drain_timeout_s} * 1000;
   options.raw_logs = config.raw_logs;
   options.stop_first = {"tie-proxy", "cloudboardd"};
-  options.progress = [&](const std::string& line) { say(flags.status_fd, line); };
+  LogFile own_log(run + "/log/launcher.log", {});
+  options.progress = [&](const std::string& line) {
+    say(flags.status_fd, line);
+    own_log.note(line);
+  };
   options.write_status = [&](const std::string& units) {
     std::string text =
         fmt::format("{{\"release_id\":\"{}\",\"listen\":\"{}\",\"proxy\":\"{}\",\"raw_logs\":{},\"node\":{}}}\n",

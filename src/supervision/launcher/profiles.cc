@@ -55,6 +55,12 @@ class Planner {
     base_profile(row, profile);
     add_sockets(row, model, unit);
     if (container) TIE_CHECK_OK(container_programs(unit));
+    // A recycle may be there because assets changed; request processes that start after it read the new ones.
+    if (container)
+      unit.before_start = [stage = &stage_, place = place_]() -> Result<void> {
+        TIE_TRY(std::string refreshed, stage->app_assets(place.assets, place.models));
+        return {};
+      };
     add_files(row, profile);
     add_arguments(row, model, profile);
     if (row.life == Life::kPerRequest) {

@@ -2,6 +2,7 @@
 // and nothing else. The compromise harness takes its victims' profiles from here. Pure functions over the staged tree;
 // used at start by one thread.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -17,10 +18,11 @@ struct Unit {
   std::string name;  // the process's name; "afm-runtime@MODEL" for a model's container
   Life life = Life::kDaemon;
   os::SandboxProfile profile;
-  std::string listen_path;               // kPerRequest: each connection here starts one instance
-  std::vector<std::string> after;        // names of units
-  bool restart_at_once = false;          // a recycle is a planned exit, not a fault
-  std::vector<std::string> log_formats;  // the lines it may write
+  std::string listen_path;                     // kPerRequest: each connection here starts one instance
+  std::vector<std::string> after;              // names of units
+  bool restart_at_once = false;                // a recycle is a planned exit, not a fault
+  std::vector<std::string> log_formats;        // the lines it may write
+  std::function<Result<void>()> before_start;  // may be empty; a failure is told and the old state kept
 };
 
 struct NodePlan {
@@ -35,6 +37,7 @@ struct NodePlace {
   std::string policy;  // the file by which the local proxy judges the node; empty: none found
 };
 
+// `stage` must outlive the plan.
 Result<NodePlan> plan_node(const NodeConfig& config, const NodePlace& place, Stage& stage);
 
 }  // namespace tie::launcher

@@ -18,10 +18,19 @@ Result<void> copy_tree(const fs::path& from, const fs::path& to) {
   return {};
 }
 
+// Beside the target and then in its place: a process that has mapped the old file keeps it whole. Unchanged files are
+// left.
 Result<void> copy_one(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  fs::create_directories(to.parent_path(), error);
-  if (!error) fs::copy_file(from, to, fs::copy_options::overwrite_existing, error);
+  std::error_code error, ignored;
+  auto changed = fs::last_write_time(from, error);
+  if (!error && fs::last_write_time(to, ignored) == changed &&
+      fs::file_size(to, ignored) == fs::file_size(from, ignored))
+    return {};
+  fs::path beside = to.string() + ".new";
+  if (!error) fs::create_directories(to.parent_path(), error);
+  if (!error) fs::copy_file(from, beside, fs::copy_options::overwrite_existing, error);
+  if (!error) fs::last_write_time(beside, changed, error);
+  if (!error) fs::rename(beside, to, error);
   if (error) return fail(Code::kIo, "copying " + from.string() + " into memory: " + error.message());
   return {};
 }
@@ -88,15 +97,21 @@ Result<void> Stage::merge_libraries(const std::string& from, const std::string& 
   return {};
 }
 
-Result<std::string> Stage::app_assets(const std::string& assets, const std::vector<std::string>& models) {
+Result<std::string> Stage::app_assets(const std::string& assets, const std::vector<std::string>& models) const {
   std::string out = root_ + "/app-assets";
+  std::error_code error;
   for (const std::string& model : models) {
     std::string from = assets + "/models/" + model + "/", to = out + "/models/" + model + "/";
     for (const char* file : {"tokenizer.img", "model.toml"}) TIE_CHECK_OK(copy_one(from + file, to + file));
-    std::error_code error;
     if (fs::exists(from + "template.jinja", error))
       TIE_CHECK_OK(copy_one(from + "template.jinja", to + "template.jinja"));
   }
+  fs::create_directories(out + "/prompts", error);
+  for (const auto& entry : fs::directory_iterator(out + "/prompts", error))
+    if (!fs::exists(assets + "/prompts/" + entry.path().filename().string(), error)) fs::remove(entry.path(), error);
+  for (const auto& entry : fs::directory_iterator(assets + "/prompts", error))
+    if (entry.path().extension() == ".json")
+      TIE_CHECK_OK(copy_one(entry.path(), out + "/prompts/" + entry.path().filename().string()));
   return out;
 }
 

@@ -30,9 +30,10 @@ class Stage {
   Result<StagedProgram> program(const std::string& name);
   // Adds the libraries of one staged program to another's folder, for programs that share a sandbox.
   Result<void> merge_libraries(const std::string& from, const std::string& into);
-  // RUN/stage/app-assets/models/MODEL/{tokenizer.img, template.jinja, model.toml}: what a request process may read,
-  // weights not among it.
-  Result<std::string> app_assets(const std::string& assets, const std::vector<std::string>& models);
+  // RUN/stage/app-assets/{models/MODEL/{tokenizer.img, template.jinja, model.toml}, prompts/*.json}: what a request
+  // process may read, weights not among it. Called again whenever a runtime starts, which is how an asset update
+  // reaches the node.
+  Result<std::string> app_assets(const std::string& assets, const std::vector<std::string>& models) const;
 
  private:
   Result<void> stage_library(const std::string& library, const std::string& folder);

@@ -108,6 +108,9 @@ Result<void> Supervisor::start_due_units() {
 }
 
 Result<void> Supervisor::start_daemon(Slot& slot) {
+  if (slot.unit.before_start) {
+    if (auto prepared = slot.unit.before_start(); !prepared) slot.log.note("launcher: " + prepared.error().message);
+  }
   auto instance = start_instance(launcher_, slot.unit.profile, -1, true);
   if (!instance) return fail(instance.error().code, slot.unit.name + ": " + instance.error().message);
   slot.instances.push_back(std::move(*instance));
@@ -123,7 +126,7 @@ void Supervisor::accept_connection(Slot& slot) {
   auto instance = start_instance(launcher_, slot.unit.profile, connection->get(), false);
   if (!instance) {
     // The connection closes, which tells the other side at once.
-    slot.log.add("launcher: starting an instance failed: " + instance.error().message);
+    slot.log.note("launcher: starting an instance failed: " + instance.error().message);
     return;
   }
   ++slot.starts;
@@ -237,12 +240,16 @@ void Supervisor::on_exit(Slot& slot, std::list<Instance>::iterator instance, int
   bool was_ready = slot.state == State::kReady;
   if (options_.progress)
     options_.progress(fmt::format("{} {} after {} ms; starting it again", slot.unit.name, exit_text(status), ran_ms));
-  if (!was_ready && node_ready_ms_ == 0 && ++slot.failures >= kMaxStartFailures) {
+  // A runtime that has warmed the prefix pool ends well before it ever serves; that is its plan, not a fault.
+  if (!was_ready) ++slot.failures;
+  bool ended_well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  bool planned = slot.unit.restart_at_once && ended_well && slot.failures < kMaxStartFailures;
+  if (!was_ready && !planned && node_ready_ms_ == 0 && slot.failures >= kMaxStartFailures) {
     std::string said = slot.log.last_lines();
     failure_ = fmt::format("{} {}{}", slot.unit.name, exit_text(status), said.empty() ? "" : ": " + said);
   }
   if (was_ready && ran_ms >= kStableAfterMs) slot.backoff_ms = kFirstBackoffMs;
-  bool at_once = slot.unit.restart_at_once && was_ready;
+  bool at_once = planned || (slot.unit.restart_at_once && was_ready);
   slot.next_start_ms = monotonic_ms() + (at_once ? 0 : slot.backoff_ms);
   if (!at_once) slot.backoff_ms = std::min(slot.backoff_ms * 2, kMaxBackoffMs);
   slot.state = State::kBackoff;
