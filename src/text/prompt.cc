@@ -63,11 +63,12 @@ Result<Json> parse_context(const ChatInput& input) {
   return context;
 }
 
-void add_token_texts(const Vocab& vocab, Json& context) {
+// `keep`: what the input says stands (a file for `tie render`); else the vocabulary's tokens replace it, so that they can be recognised.
+void add_token_texts(const Vocab& vocab, Json& context, bool keep) {
   const std::pair<const char*, std::optional<TokenId>> tokens[] = {
       {"bos_token", vocab.bos()}, {"eos_token", vocab.eos()}, {"unk_token", vocab.unk()}, {"pad_token", vocab.pad()}};
   for (const auto& [name, id] : tokens)
-    if (id && !context.contains(name)) context[name] = std::string(as_text(vocab.token_bytes(*id)));
+    if (id && !(keep && context.contains(name))) context[name] = std::string(as_text(vocab.token_bytes(*id)));
 }
 
 // Text parts alone become one string.
@@ -166,7 +167,7 @@ class Rendering {
         return marker_.mark(text, breaker_, strength);
       });
     }
-    add_token_texts(vocab_, marked);
+    add_token_texts(vocab_, marked, breaker_.empty());
     return template_.render(dump(marked), now_);
   }
   bool check_needed() const { return check_needed_; }

@@ -169,6 +169,13 @@ TEST_F(SmolPrompt, PutsOneBosInFront) {
   }
 }
 
+TEST_F(SmolPrompt, TakesTokenTextsFromTheVocabularyAlone) {
+  const PromptBuilder prompts = builder("{{ bos_token }}{{ eos_token }}{{ messages[0].content }}");
+  const ChatInput input{.messages_json = R"([{"role":"user","content":"Hi"}])", .extra_json = R"({"bos_token":"x","eos_token":"y"})"};
+  EXPECT_EQ(controls(prompts.build(input).value().ids).size(), 2u);
+  EXPECT_EQ(prompts.render(input).value(), "xyHi");
+}
+
 TEST_F(SmolPrompt, GivesClearErrors) {
   const PromptBuilder prompts = builder("{{ raise_exception('roles must alternate') }}");
   EXPECT_EQ(prompts.build({.messages_json = R"([{"role":"user","content":"x"}])"}).error().message, "roles must alternate");
