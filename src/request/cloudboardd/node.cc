@@ -34,7 +34,6 @@ Node::Node(EventLoop& loop, const NodeConfig& config, ReplayGuard guard)
 void Node::start(NodeListener listener) {
   listener_ = std::move(listener);
   listener_.serving(false);
-  pool_.start();
   loop_.every_ms(kSweepMs, [this] { sweep(); });
   tell_load();
 }
@@ -126,6 +125,8 @@ void Node::apply_state() {
   bool serving = !stopping_ && !session_id_.empty() && state_ == v1::READY && granted_ > 0;
   admission_.set_limit(serving ? std::min(granted_, config_.max_requests) : 0);
   listener_.serving(serving);
+  if (serving && !std::exchange(serving_, true)) pool_.start();
+  serving_ = serving;
   tell_load();
 }
 

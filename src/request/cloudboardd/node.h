@@ -82,7 +82,7 @@ class Node {
   std::vector<std::string> models_;
   v1::NodeState state_ = v1::INITIALIZING;
   uint32_t granted_ = 0;  // by the controller
-  bool stopping_ = false;
+  bool stopping_ = false, serving_ = false;
 };
 
 }  // namespace tie::request::cloudboard

@@ -7,7 +7,11 @@
 
 namespace tie::request::cloudboard {
 
-void PairPool::start() { fill(); }
+void PairPool::start() {
+  keep_warm_ = true;
+  retry_at_ms_ = 0;
+  fill();
+}
 
 PairPool::Ticket PairPool::take(Taker taker) {
   Ticket ticket = next_ticket_++;
@@ -34,8 +38,7 @@ void PairPool::restart() {
   for (auto& helper : starting_) helper->set_owner(nullptr);
   warm_.clear();
   starting_.clear();
-  retry_at_ms_ = 0;
-  fill();
+  start();
 }
 
 void PairPool::sweep() {
@@ -54,7 +57,7 @@ void PairPool::sweep() {
 }
 
 void PairPool::fill() {
-  size_t wanted = prewarmed_ + waiters_.size();
+  size_t wanted = (keep_warm_ ? prewarmed_ : 0) + waiters_.size();
   while (warm_.size() + starting_.size() < wanted && starting_.size() < std::max(kMaxStartingHelpers, prewarmed_)) {
     if (waiters_.empty() && monotonic_ms() < retry_at_ms_) break;  // only a request justifies hurry after a failure
     if (!start_one()) break;

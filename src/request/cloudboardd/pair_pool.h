@@ -20,6 +20,8 @@ class PairPool : private HelperOwner {
   PairPool(EventLoop& loop, std::string socket, size_t prewarmed) : loop_(loop), socket_(std::move(socket)), prewarmed_(prewarmed) {}
   ~PairPool() override = default;
 
+  // Begins to keep pairs warm, or tries again at once after failures: called when the node can serve. Until the first call only requests
+  // start helpers, because their apps have no runtime to connect to.
   void start();
   // Gives a warm helper, at once when there is one. kNotReady after kHelperAttempts failed starts or kWarmWaitMs. Returns a ticket for
   // give_up(); the taker is not called after that.
@@ -53,6 +55,7 @@ class PairPool : private HelperOwner {
   std::list<std::shared_ptr<Helper>> starting_;
   std::deque<Waiter> waiters_;
   Ticket next_ticket_ = 1;
+  bool keep_warm_ = false;
   int failures_ = 0;  // in a row
   int64_t retry_at_ms_ = 0;
   bool retry_planned_ = false;
