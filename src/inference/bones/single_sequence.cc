@@ -85,12 +85,14 @@ Result<void> SingleSequence::append_each(std::span<const int32_t> tokens, uint32
   return {};
 }
 
-double logprob_of(std::span<const float> logits, int32_t id) {
+double log_sum_exp(std::span<const float> logits) {
   const double top = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
-  for (float x : logits) sum += std::exp(x - top);
-  return logits[static_cast<size_t>(id)] - top - std::log(sum);
+  for (float x : logits) sum += std::exp(static_cast<double>(x) - top);
+  return top + std::log(sum);
 }
+
+double logprob_of(std::span<const float> logits, int32_t id) { return logits[static_cast<size_t>(id)] - log_sum_exp(logits); }
 
 std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, uint32_t count) {
   std::vector<int32_t> ids(logits.size());
@@ -98,11 +100,9 @@ std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, uint32_t c
   count = static_cast<uint32_t>(std::min<size_t>(count, ids.size()));
   auto better = [&](int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; };
   std::partial_sort(ids.begin(), ids.begin() + count, ids.end(), better);
-  const double top = logits.empty() ? 0 : *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (float x : logits) sum += std::exp(x - top);
+  const double total = logits.empty() ? 0 : log_sum_exp(logits);
   std::vector<TokenLogprob> out;
-  for (uint32_t i = 0; i < count; ++i) out.push_back({ids[i], logits[ids[i]] - top - std::log(sum)});
+  for (uint32_t i = 0; i < count; ++i) out.push_back({ids[i], logits[ids[i]] - total});
   return out;
 }
 

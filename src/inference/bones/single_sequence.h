@@ -50,7 +50,9 @@ struct TokenLogprob {
   int32_t id = 0;
   double logprob = 0;
 };
-// log softmax of one entry, in double precision.
+// log of the sum of exp(logit), in double precision: a log-probability is logit minus this.
+double log_sum_exp(std::span<const float> logits);
+// log softmax of one entry.
 double logprob_of(std::span<const float> logits, int32_t id);
 // The `count` likeliest ids, best first; ties by smaller id.
 std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, uint32_t count);

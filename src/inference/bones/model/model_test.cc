@@ -106,19 +106,22 @@ TinyModelOptions with_wide_heads(TinyModelOptions o) {  // wide enough for half-
 class Architectures : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Architectures, EveryQuantisationGivesTheReferencesLogitsOnEveryKernelSet) {
-  for (TensorType type : {TensorType::kF32, TensorType::kF16, TensorType::kBF16, TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_1, TensorType::kQ5_0,
-                          TensorType::kQ5_1, TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K}) {
+  std::vector<TensorType> types{TensorType::kF32, TensorType::kQ4_1, TensorType::kQ6_K};
+  if (GetParam() == "llama")
+    types = {TensorType::kF32,  TensorType::kF16,  TensorType::kBF16, TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_1,
+             TensorType::kQ5_0, TensorType::kQ5_1, TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K};
+  for (TensorType type : types) {
     TinyModelOptions o = options_for(GetParam(), type);
     o.n_layers = GetParam() == "gemma3" ? 6 : 2;
     o.n_vocab = 300;
     o.tied = type != TensorType::kF32;
     std::mt19937 random(7);
-    const auto tokens = random_tokens(random, 40);
+    const auto tokens = random_tokens(random, 30);
     Rig reference(o, "reference"), half(o, "reference_fp16");
     const Rows expected = alone(reference, tokens), expected_half = alone(half, tokens);
     for (const auto& row : expected)
       for (float x : row) ASSERT_TRUE(std::isfinite(x));
-    EXPECT_NE(expected[3], expected[30]);
+    EXPECT_NE(expected[3], expected[29]);
     for (std::string_view name : available_kernel_sets()) {
       Rig rig(o, name);
       EXPECT_EQ(alone(rig, tokens), name == "avx512fp16" ? expected_half : expected) << GetParam() << " type " << static_cast<int>(type) << " kernels " << name;
@@ -133,7 +136,7 @@ TEST_P(Architectures, ALogitRowIsTheSameInAnyBatchAndAnyChunking) {
   for (std::string_view name : available_kernel_sets()) {
     if (name == "reference") continue;
     Rig rig(o, name, 2, 128);
-    for (int trial = 0; trial < 6; ++trial) {
+    for (int trial = 0; trial < 4; ++trial) {
       std::vector<Sequence> all(1 + random() % 6);
       std::vector<Rows> expected;
       std::vector<uint32_t> blocks(rig.kv.n_blocks);

@@ -81,17 +81,33 @@ float tile_minimum(Packing packing, const std::byte* strip, uint32_t b, uint32_t
 
 uint32_t code_offset(Packing packing) { return packing == Packing::kTileQ6 ? 32 : packing == Packing::kTileQ8 ? 128 : 0; }
 
+namespace {
+
+// Raw codes of one column of a block, group by group.
+void column_codes(Packing packing, const std::byte* strip, uint32_t b, uint32_t c, uint8_t* codes) {
+  if (packing == Packing::kTileQ8) {
+    const std::byte* p = tile_of(packing, strip, b) + 512 * (b & 1) + 4 * c;
+    for (uint32_t g = 0; g < 8; ++g) std::memcpy(codes + 4 * g, p + 64 * g, 4);
+    return;
+  }
+  for (uint32_t i = 0; i < kBlock; ++i) codes[i] = static_cast<uint8_t>(tile_code(packing, strip, b, c, i));
+}
+
+}  // namespace
+
 void gather_row(const PackedMatrix& w, uint32_t row, float* out) {
   const std::byte* strip = w.data + size_t{row / kStrip} * strip_bytes(w.packing, w.k);
   const uint32_t c = row % kStrip;
-  for (uint32_t i = 0; i < w.k; ++i) {
-    if (!is_quantised(w.packing)) {
-      out[i] = float_at(w.packing, strip, i, c);
-      continue;
-    }
-    const uint32_t b = i / kBlock, in = i % kBlock;
-    const int32_t code = static_cast<int32_t>(tile_code(w.packing, strip, b, c, in)) - static_cast<int32_t>(code_offset(w.packing));
-    out[i] = tile_scale(w.packing, strip, b, c, in) * static_cast<float>(code) + tile_minimum(w.packing, strip, b, c);
+  if (!is_quantised(w.packing)) {
+    for (uint32_t i = 0; i < w.k; ++i) out[i] = float_at(w.packing, strip, i, c);
+    return;
+  }
+  const auto offset = static_cast<int32_t>(code_offset(w.packing));
+  for (uint32_t b = 0; b < w.k / kBlock; ++b, out += kBlock) {
+    uint8_t codes[kBlock];
+    column_codes(w.packing, strip, b, c, codes);
+    const float scale[2] = {tile_scale(w.packing, strip, b, c, 0), tile_scale(w.packing, strip, b, c, 16)}, minimum = tile_minimum(w.packing, strip, b, c);
+    for (uint32_t i = 0; i < kBlock; ++i) out[i] = scale[i / 16] * static_cast<float>(codes[i] - offset) + minimum;
   }
 }
 
