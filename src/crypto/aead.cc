@@ -9,9 +9,12 @@ namespace {
 
 const EVP_CIPHER* cipher_of(AeadId id) {
   switch (id) {
-    case AeadId::kAes128Gcm: return EVP_aes_128_gcm();
-    case AeadId::kAes256Gcm: return EVP_aes_256_gcm();
-    case AeadId::kChaCha20Poly1305: return EVP_chacha20_poly1305();
+    case AeadId::kAes128Gcm:
+      return EVP_aes_128_gcm();
+    case AeadId::kAes256Gcm:
+      return EVP_aes_256_gcm();
+    case AeadId::kChaCha20Poly1305:
+      return EVP_chacha20_poly1305();
   }
   return nullptr;
 }
@@ -29,9 +32,11 @@ Result<void> check_sizes(ByteView nonce, ByteView aad, size_t text, size_t out, 
 
 Result<size_t> aead_key_bytes(AeadId id) {
   switch (id) {
-    case AeadId::kAes128Gcm: return size_t{16};
+    case AeadId::kAes128Gcm:
+      return size_t{16};
     case AeadId::kAes256Gcm:
-    case AeadId::kChaCha20Poly1305: return size_t{32};
+    case AeadId::kChaCha20Poly1305:
+      return size_t{32};
   }
   return fail(Code::kUnsupportedFeature, "unknown AEAD");
 }
@@ -51,7 +56,8 @@ Result<AeadKey> AeadKey::create(AeadId id, ByteView key) {
 }
 
 AeadKey::AeadKey(AeadKey&& other) noexcept
-    : seal_context_(std::exchange(other.seal_context_, nullptr)), open_context_(std::exchange(other.open_context_, nullptr)) {}
+    : seal_context_(std::exchange(other.seal_context_, nullptr)),
+      open_context_(std::exchange(other.open_context_, nullptr)) {}
 
 AeadKey& AeadKey::operator=(AeadKey&& other) noexcept {
   std::swap(seal_context_, other.seal_context_);
@@ -69,9 +75,10 @@ Result<void> AeadKey::seal_into(ByteView nonce, ByteView aad, ByteView plaintext
   int length = 0;
   uint8_t* tag = out.data() + plaintext.size();
   bool done = EVP_EncryptInit_ex(seal_context_, nullptr, nullptr, nullptr, nonce.data()) == 1 &&
-              (aad.empty() || EVP_EncryptUpdate(seal_context_, nullptr, &length, aad.data(), static_cast<int>(aad.size())) == 1) &&
-              (plaintext.empty() ||
-               EVP_EncryptUpdate(seal_context_, out.data(), &length, plaintext.data(), static_cast<int>(plaintext.size())) == 1) &&
+              (aad.empty() ||
+               EVP_EncryptUpdate(seal_context_, nullptr, &length, aad.data(), static_cast<int>(aad.size())) == 1) &&
+              (plaintext.empty() || EVP_EncryptUpdate(seal_context_, out.data(), &length, plaintext.data(),
+                                                      static_cast<int>(plaintext.size())) == 1) &&
               EVP_EncryptFinal_ex(seal_context_, tag, &length) == 1 &&
               EVP_CIPHER_CTX_ctrl(seal_context_, EVP_CTRL_AEAD_GET_TAG, kAeadTagBytes, tag) == 1;
   if (!done) return fail(Code::kInternal, "sealing failed");
@@ -86,8 +93,10 @@ Result<void> AeadKey::open_into(ByteView nonce, ByteView aad, ByteView sealed, s
   uint8_t unused[kAeadTagBytes];
   Bytes tag(sealed.end() - kAeadTagBytes, sealed.end());
   bool done = EVP_DecryptInit_ex(open_context_, nullptr, nullptr, nullptr, nonce.data()) == 1 &&
-              (aad.empty() || EVP_DecryptUpdate(open_context_, nullptr, &length, aad.data(), static_cast<int>(aad.size())) == 1) &&
-              (text == 0 || EVP_DecryptUpdate(open_context_, out.data(), &length, sealed.data(), static_cast<int>(text)) == 1) &&
+              (aad.empty() ||
+               EVP_DecryptUpdate(open_context_, nullptr, &length, aad.data(), static_cast<int>(aad.size())) == 1) &&
+              (text == 0 ||
+               EVP_DecryptUpdate(open_context_, out.data(), &length, sealed.data(), static_cast<int>(text)) == 1) &&
               EVP_CIPHER_CTX_ctrl(open_context_, EVP_CTRL_AEAD_SET_TAG, kAeadTagBytes, tag.data()) == 1 &&
               EVP_DecryptFinal_ex(open_context_, unused, &length) == 1;
   if (!done) {

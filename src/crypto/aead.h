@@ -1,6 +1,7 @@
-// Authenticated encryption with an explicit 12-byte nonce: AES-256-GCM is the product's one AEAD; the others exist for HPKE's vectors.
-// The caller must never use a nonce twice under one key. An AeadKey keeps the expanded key schedule and belongs to one thread; it is
-// zeroed with the object. A failed open gives no plaintext. Source: RFC 5116, NIST SP 800-38D. Cost: about 4.7 GB/s a core.
+// Authenticated encryption with an explicit 12-byte nonce: AES-256-GCM is the product's one AEAD; the others exist for
+// HPKE's vectors. The caller must never use a nonce twice under one key. An AeadKey keeps the expanded key schedule and
+// belongs to one thread; it is zeroed with the object. A failed open gives no plaintext. Source: RFC 5116, NIST SP
+// 800-38D. Cost: about 4.7 GB/s a core.
 #pragma once
 #include "base/secret_bytes.h"
 
@@ -24,7 +25,8 @@ class AeadKey {
   AeadKey(const AeadKey&) = delete;
   ~AeadKey();
 
-  // out.size() == plaintext.size() + kAeadTagBytes; out may start where plaintext starts (in place) and may not overlap otherwise.
+  // out.size() == plaintext.size() + kAeadTagBytes; out may start where plaintext starts (in place) and may not overlap
+  // otherwise.
   Result<void> seal_into(ByteView nonce, ByteView aad, ByteView plaintext, std::span<uint8_t> out);
   // out.size() == sealed.size() - kAeadTagBytes. On a wrong tag: kCorrupt, and out is zeroed.
   Result<void> open_into(ByteView nonce, ByteView aad, ByteView sealed, std::span<uint8_t> out);

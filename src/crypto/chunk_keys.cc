@@ -6,7 +6,9 @@
 
 namespace tie::crypto {
 namespace {
-Bytes u16_be(uint16_t value) { return {static_cast<uint8_t>(value >> 8), static_cast<uint8_t>(value)}; }
+Bytes u16_be(uint16_t value) {
+  return {static_cast<uint8_t>(value >> 8), static_cast<uint8_t>(value)};
+}
 }  // namespace
 
 Bytes request_info(const HpkeSuite& suite, ByteView key_id) {

@@ -1,6 +1,7 @@
-// The seal between key_protectiond and workload_servicesd: how a decapsulated shared secret travels, closed to everyone but the holder
-// of the binding private key the request key was created for. Always X-Wing, so a recorded link stays closed later.
-// Pure functions; any thread. Source: ARCHITECTURE.md, "Keys of the node"; byte format: docs/wire-format.md.
+// The seal between key_protectiond and workload_servicesd: how a decapsulated shared secret travels, closed to everyone
+// but the holder of the binding private key the request key was created for. Always X-Wing, so a recorded link stays
+// closed later. Pure functions; any thread. Source: ARCHITECTURE.md, "Keys of the node"; byte format:
+// docs/wire-format.md.
 #pragma once
 #include <string_view>
 

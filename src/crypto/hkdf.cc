@@ -15,7 +15,8 @@ void hmac_sha256(ByteView key, ByteView message, uint8_t* out) {
   static constexpr uint8_t kNothing = 0;  // libcrypto wants a pointer even for no key
   unsigned length = 0;
   const uint8_t* key_data = key.empty() ? &kNothing : key.data();
-  const uint8_t* said = HMAC(EVP_sha256(), key_data, static_cast<int>(key.size()), message.data(), message.size(), out, &length);
+  const uint8_t* said =
+      HMAC(EVP_sha256(), key_data, static_cast<int>(key.size()), message.data(), message.size(), out, &length);
   tie_check(said != nullptr && length == kHashBytes, "libcrypto has HMAC-SHA256");
 }
 
@@ -34,7 +35,8 @@ SecretBytes joined(ByteView first, std::initializer_list<ByteView> parts, size_t
 SecretBytes hkdf_extract(ByteView salt, std::initializer_list<ByteView> ikm) {
   SecretBytes prk(kHashBytes);
   const SecretBytes input = joined({}, ikm, 0);
-  hmac_sha256(salt, input.view(), prk.data());  // HMAC pads a short or empty key with zero bytes: the RFC's default salt
+  hmac_sha256(salt, input.view(),
+              prk.data());  // HMAC pads a short or empty key with zero bytes: the RFC's default salt
   return prk;
 }
 

@@ -45,7 +45,8 @@ Result<HpkeSchedule> hpke_key_schedule(const HpkeSuite& suite, ByteView shared_s
   return out;
 }
 
-Result<SecretBytes> hpke_export(const HpkeSuite& suite, ByteView exporter_secret, ByteView exporter_context, size_t length) {
+Result<SecretBytes> hpke_export(const HpkeSuite& suite, ByteView exporter_secret, ByteView exporter_context,
+                                size_t length) {
   if (length > kHkdfMaxBytes) return fail(Code::kOutOfRange, "HPKE exports at most 8160 bytes");
   return labeled_expand(hpke_suite_id(suite), exporter_secret, "sec", exporter_context, length);
 }

@@ -1,6 +1,6 @@
-// HPKE base mode with KDF HKDF-SHA256: the key schedule, the sender and what both sides share. The receiver is in hpke_receiver.h, in
-// another library, so that a program without it cannot open anything. A context belongs to one thread; its keys die with it.
-// Limits: 2^32 messages a context. Source: RFC 9180 sections 5.1.1 and 5.2 to 5.3.
+// HPKE base mode with KDF HKDF-SHA256: the key schedule, the sender and what both sides share. The receiver is in
+// hpke_receiver.h, in another library, so that a program without it cannot open anything. A context belongs to one
+// thread; its keys die with it. Limits: 2^32 messages a context. Source: RFC 9180 sections 5.1.1 and 5.2 to 5.3.
 #pragma once
 #include "crypto/aead.h"
 #include "crypto/kem.h"
@@ -26,7 +26,8 @@ struct HpkeSchedule {
 };
 Result<HpkeSchedule> hpke_key_schedule(const HpkeSuite& suite, ByteView shared_secret, ByteView info);
 // Export(exporter_context, length) of RFC 9180 section 5.3. kOutOfRange above kHkdfMaxBytes.
-Result<SecretBytes> hpke_export(const HpkeSuite& suite, ByteView exporter_secret, ByteView exporter_context, size_t length);
+Result<SecretBytes> hpke_export(const HpkeSuite& suite, ByteView exporter_secret, ByteView exporter_context,
+                                size_t length);
 // base_nonce XOR the big-endian sequence number.
 Bytes hpke_nonce(ByteView base_nonce, uint64_t sequence);
 

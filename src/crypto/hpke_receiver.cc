@@ -2,7 +2,8 @@
 
 namespace tie::crypto {
 
-Result<ReceiverContext> ReceiverContext::from_shared_secret(const HpkeSuite& suite, ByteView shared_secret, ByteView info) {
+Result<ReceiverContext> ReceiverContext::from_shared_secret(const HpkeSuite& suite, ByteView shared_secret,
+                                                            ByteView info) {
   TIE_TRY(HpkeSchedule schedule, hpke_key_schedule(suite, shared_secret, info));
   TIE_TRY(AeadKey key, AeadKey::create(suite.aead, schedule.key.view()));
   return ReceiverContext(suite, std::move(schedule), std::move(key));

@@ -1,5 +1,6 @@
-// The receiving side of HPKE base mode. The node never decapsulates where it opens: the shared secret comes from workload_servicesd,
-// and the key schedule is resumed from it here. A context belongs to one thread. Source: RFC 9180 section 5.
+// The receiving side of HPKE base mode. The node never decapsulates where it opens: the shared secret comes from
+// workload_servicesd, and the key schedule is resumed from it here. A context belongs to one thread. Source: RFC 9180
+// section 5.
 #pragma once
 #include "crypto/hpke.h"
 
@@ -9,7 +10,8 @@ class ReceiverContext {
  public:
   static Result<ReceiverContext> from_shared_secret(const HpkeSuite& suite, ByteView shared_secret, ByteView info);
   // With the private key at hand (binding keys, tests).
-  static Result<ReceiverContext> from_private_key(const HpkeSuite& suite, ByteView private_key, ByteView enc, ByteView info);
+  static Result<ReceiverContext> from_private_key(const HpkeSuite& suite, ByteView private_key, ByteView enc,
+                                                  ByteView info);
 
   // Opens the next message in order. kCorrupt when it does not open; the sequence number then stays.
   Result<SecretBytes> open(ByteView aad, ByteView sealed);

@@ -9,7 +9,9 @@ HpkeSuite suite_of(const nlohmann::json& v) {
   return {static_cast<KemId>(v.at("kem_id").get<int>()), static_cast<AeadId>(v.at("aead_id").get<int>())};
 }
 
-Bytes plain(const SecretBytes& secret) { return Bytes(secret.view().begin(), secret.view().end()); }
+Bytes plain(const SecretBytes& secret) {
+  return Bytes(secret.view().begin(), secret.view().end());
+}
 
 uint64_t sequence_of(const nlohmann::json& entry, size_t position) {
   if (!entry.contains("seq")) return position;
@@ -96,7 +98,8 @@ void check_file(const char* file) {
       if (v.at("kdf_id") != kKdfHkdfSha256) continue;  // another KDF: the KEM half still counts
       ++whole;
       check_schedule(v);
-      auto receiver = ReceiverContext::from_private_key(suite_of(v), hex_of(v, "skRm"), hex_of(v, "enc"), hex_of(v, "info"));
+      auto receiver =
+          ReceiverContext::from_private_key(suite_of(v), hex_of(v, "skRm"), hex_of(v, "enc"), hex_of(v, "info"));
       ASSERT_TRUE(receiver);
       check_messages(v, *receiver);
       check_sender(v);
@@ -107,9 +110,15 @@ void check_file(const char* file) {
 
 }  // namespace
 
-TEST(Hpke, AgreesWithTheVectorsOfTheRfc) { check_file("rfc9180_base_x25519_sha256.json"); }
-TEST(Hpke, AgreesWithTheDraftForXWing) { check_file("hpke_xwing.json"); }
-TEST(Hpke, AgreesWithAnIndependentImplementationForXWingAndAesGcm) { check_file("derived_hpke_xwing_aesgcm.json"); }
+TEST(Hpke, AgreesWithTheVectorsOfTheRfc) {
+  check_file("rfc9180_base_x25519_sha256.json");
+}
+TEST(Hpke, AgreesWithTheDraftForXWing) {
+  check_file("hpke_xwing.json");
+}
+TEST(Hpke, AgreesWithAnIndependentImplementationForXWingAndAesGcm) {
+  check_file("derived_hpke_xwing_aesgcm.json");
+}
 
 TEST(XWing, AgreesWithTheDraft) {
   auto copies = vector_files("hpke", "xwing_kem.json");

@@ -55,8 +55,11 @@ Result<SecretBytes> dh_decapsulate(ByteView private_key, ByteView enc) {
 
 Result<KemSizes> kem_sizes(KemId id) {
   switch (id) {
-    case KemId::kX25519HkdfSha256: return KemSizes{32, 32, 32, 32, 32};
-    case KemId::kXWing: return KemSizes{xwing::kPrivateBytes, xwing::kPublicBytes, xwing::kEncBytes, xwing::kSharedBytes, xwing::kRandomnessBytes};
+    case KemId::kX25519HkdfSha256:
+      return KemSizes{32, 32, 32, 32, 32};
+    case KemId::kXWing:
+      return KemSizes{xwing::kPrivateBytes, xwing::kPublicBytes, xwing::kEncBytes, xwing::kSharedBytes,
+                      xwing::kRandomnessBytes};
   }
   return fail(Code::kUnsupportedFeature, "unknown key encapsulation");
 }
@@ -86,7 +89,9 @@ Result<KemKeyPair> kem_derive(KemId id, ByteView ikm) {
   const Bytes suite = kem_suite_id(id);
   if (id == KemId::kXWing) {  // the one-stage labeled derive of the post-quantum draft
     static constexpr uint8_t kLabelLength[2] = {0, 13};
-    const SecretBytes seed = shake256({ikm, as_bytes("HPKE-v1"), suite, ByteView(kLabelLength), as_bytes("DeriveKeyPair"), ByteView(kSecretLength)}, 32);
+    const SecretBytes seed = shake256(
+        {ikm, as_bytes("HPKE-v1"), suite, ByteView(kLabelLength), as_bytes("DeriveKeyPair"), ByteView(kSecretLength)},
+        32);
     return kem_from_private(id, seed.view());
   }
   const SecretBytes prk = labeled_extract(suite, "dkp_prk", ikm);

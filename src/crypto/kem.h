@@ -1,7 +1,8 @@
 // Key encapsulation: DHKEM(X25519, HKDF-SHA256) and X-Wing (ML-KEM-768 + X25519). Pure functions; any thread.
-// Private keys and shared secrets are secrets; a changed X-Wing ciphertext gives another secret (implicit rejection), so the failure
-// shows where the secret is used. Private X-Wing keys are the 32-byte seed. Needs a Rust library that carries edge_kem.
-// Source: RFC 9180 section 4.1; draft-connolly-cfrg-xwing-kem; FIPS 203; draft-ietf-hpke-pq for derivation.
+// Private keys and shared secrets are secrets; a changed X-Wing ciphertext gives another secret (implicit rejection),
+// so the failure shows where the secret is used. Private X-Wing keys are the 32-byte seed. Needs a Rust library that
+// carries edge_kem. Source: RFC 9180 section 4.1; draft-connolly-cfrg-xwing-kem; FIPS 203; draft-ietf-hpke-pq for
+// derivation.
 #pragma once
 #include <vector>
 
@@ -34,7 +35,8 @@ struct Encapsulation {
 };
 // kBadRequest for a public key of the wrong length, that fails ML-KEM's modulus check, or of low order.
 Result<Encapsulation> kem_encapsulate(KemId id, ByteView public_key);
-// With the caller's randomness (X25519: the ephemeral private key; X-Wing: 32 bytes for ML-KEM, then 32 for X25519): for test vectors.
+// With the caller's randomness (X25519: the ephemeral private key; X-Wing: 32 bytes for ML-KEM, then 32 for X25519):
+// for test vectors.
 Result<Encapsulation> kem_encapsulate_with(KemId id, ByteView public_key, ByteView randomness);
 // kBadRequest for wrong lengths or a low-order point.
 Result<SecretBytes> kem_decapsulate(KemId id, ByteView private_key, ByteView enc);

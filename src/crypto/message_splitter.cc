@@ -8,9 +8,12 @@ namespace tie::crypto {
 
 MessageSplitter::MessageSplitter(size_t max_message_bytes, size_t max_buffered_bytes)
     : max_message_bytes_(max_message_bytes),
-      max_buffered_bytes_(max_buffered_bytes != 0 ? max_buffered_bytes : max_message_bytes + kMessageLengthBytes + kMaxPieceBytes) {}
+      max_buffered_bytes_(max_buffered_bytes != 0 ? max_buffered_bytes
+                                                  : max_message_bytes + kMessageLengthBytes + kMaxPieceBytes) {}
 
-MessageSplitter::~MessageSplitter() { secure_zero(buffer_); }
+MessageSplitter::~MessageSplitter() {
+  secure_zero(buffer_);
+}
 
 Result<void> MessageSplitter::feed(ByteView piece) {
   if (broken_) return fail(Code::kFailedPrecondition, "the stream of messages already failed");
@@ -23,18 +26,21 @@ Result<void> MessageSplitter::feed(ByteView piece) {
   }
   if (piece.size() > max_buffered_bytes_ - std::min(max_buffered_bytes_, buffer_.size())) {
     broken_ = true;
-    return fail(Code::kTooLarge, "a message is larger than the limit of " + std::to_string(max_message_bytes_) + " bytes");
+    return fail(Code::kTooLarge,
+                "a message is larger than the limit of " + std::to_string(max_message_bytes_) + " bytes");
   }
   append(buffer_, piece);
   return check_prefix();
 }
 
-// An announced length is judged when its four bytes are there, not when the message is: nothing is buffered for it in vain.
+// An announced length is judged when its four bytes are there, not when the message is: nothing is buffered for it in
+// vain.
 Result<void> MessageSplitter::check_prefix() {
   if (buffer_.size() - start_ < kMessageLengthBytes) return {};
   if (load_u32_be(buffer_.data() + start_) <= max_message_bytes_) return {};
   broken_ = true;
-  return fail(Code::kTooLarge, "a message is larger than the limit of " + std::to_string(max_message_bytes_) + " bytes");
+  return fail(Code::kTooLarge,
+              "a message is larger than the limit of " + std::to_string(max_message_bytes_) + " bytes");
 }
 
 std::optional<Bytes> MessageSplitter::next() {
@@ -52,7 +58,9 @@ std::optional<Bytes> MessageSplitter::next() {
 }
 
 Result<void> MessageSplitter::finish() const {
-  if (broken_) return fail(Code::kTooLarge, "a message is larger than the limit of " + std::to_string(max_message_bytes_) + " bytes");
+  if (broken_)
+    return fail(Code::kTooLarge,
+                "a message is larger than the limit of " + std::to_string(max_message_bytes_) + " bytes");
   const size_t left = buffer_.size() - start_;
   if (left == 0) return {};
   if (left >= kMessageLengthBytes && left - kMessageLengthBytes >= load_u32_be(buffer_.data() + start_))

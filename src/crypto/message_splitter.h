@@ -13,18 +13,21 @@ constexpr size_t kMaxPieceBytes = 1 << 20;
 
 class MessageSplitter {
  public:
-  // max_message_bytes: of one message without its prefix; max_buffered_bytes: fed and not yet taken (default: an incomplete message and
-  // one piece of kMaxPieceBytes, so that a caller who takes messages between feeds never meets it).
+  // max_message_bytes: of one message without its prefix; max_buffered_bytes: fed and not yet taken (default: an
+  // incomplete message and one piece of kMaxPieceBytes, so that a caller who takes messages between feeds never meets
+  // it).
   explicit MessageSplitter(size_t max_message_bytes, size_t max_buffered_bytes = 0);
   ~MessageSplitter();
   MessageSplitter(MessageSplitter&&) = default;
   MessageSplitter& operator=(MessageSplitter&&) = default;
 
-  // kTooLarge when a prefix announces more than max_message_bytes or more than max_buffered_bytes wait; the object is then spent.
+  // kTooLarge when a prefix announces more than max_message_bytes or more than max_buffered_bytes wait; the object is
+  // then spent.
   Result<void> feed(ByteView piece);
   // The next complete message, in order; nullopt when there is none yet. Take messages between feeds.
   std::optional<Bytes> next();
-  // At the end of the stream: kBadRequest when an incomplete message is left, kFailedPrecondition when complete ones were not taken.
+  // At the end of the stream: kBadRequest when an incomplete message is left, kFailedPrecondition when complete ones
+  // were not taken.
   Result<void> finish() const;
 
  private:

@@ -1,4 +1,5 @@
-// Any bytes cut anywhere: the splitter gives the same messages as a plain loop over the whole stream, and the same verdict at the end.
+// Any bytes cut anywhere: the splitter gives the same messages as a plain loop over the whole stream, and the same
+// verdict at the end.
 #include "crypto/message_splitter.h"
 
 using namespace tie;

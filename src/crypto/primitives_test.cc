@@ -17,7 +17,8 @@ TEST(Sha256, PiecesFilesAndPartsAgree) {
   EXPECT_EQ(sha256({as_bytes("a"), as_bytes(""), as_bytes("bc")}), sha256(as_bytes("abc")));
   const std::string path = testing::TempDir() + "tie_sha256_" + random_hex(8);
   Bytes content(600'001, 'q');
-  std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
   EXPECT_EQ(*sha256_file(path), sha256(content));
   std::remove(path.c_str());
   EXPECT_EQ(sha256_file(path).error().code, Code::kNotFound);

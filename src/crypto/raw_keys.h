@@ -21,7 +21,11 @@ using Pkey = std::unique_ptr<EVP_PKEY, PkeyFree>;
 using PkeyContext = std::unique_ptr<EVP_PKEY_CTX, PkeyContextFree>;
 using MdContext = std::unique_ptr<EVP_MD_CTX, MdContextFree>;
 
-inline Pkey raw_private(int type, ByteView key) { return Pkey(EVP_PKEY_new_raw_private_key(type, nullptr, key.data(), key.size())); }
-inline Pkey raw_public(int type, ByteView key) { return Pkey(EVP_PKEY_new_raw_public_key(type, nullptr, key.data(), key.size())); }
+inline Pkey raw_private(int type, ByteView key) {
+  return Pkey(EVP_PKEY_new_raw_private_key(type, nullptr, key.data(), key.size()));
+}
+inline Pkey raw_public(int type, ByteView key) {
+  return Pkey(EVP_PKEY_new_raw_public_key(type, nullptr, key.data(), key.size()));
+}
 
 }  // namespace tie::crypto

@@ -8,7 +8,8 @@ namespace {
 constexpr const char* kDoesNotOpen = "the request does not open";
 }
 
-Result<ChunkOpener> ChunkOpener::create(ByteView dek, ByteView key_id, ByteView clear_parameters, size_t max_request_bytes) {
+Result<ChunkOpener> ChunkOpener::create(ByteView dek, ByteView key_id, ByteView clear_parameters,
+                                        size_t max_request_bytes) {
   TIE_TRY(const SecretBytes key, chunk_key(dek, AeadId::kAes256Gcm, key_id, clear_parameters));
   TIE_TRY(AeadKey aead, AeadKey::create(AeadId::kAes256Gcm, key.view()));
   return ChunkOpener(std::move(aead), max_request_bytes);
@@ -27,15 +28,18 @@ Result<Bytes> ChunkOpener::open(ByteView chunk, bool final) {
 
 Result<Bytes> ChunkOpener::open_checked(ByteView chunk, bool final) {
   const size_t header_bytes = index_ == 0 ? kChunkHeaderBytes : 0;
-  if (chunk.size() > bytes_left_ || chunk.size() > header_bytes + kMaxChunkPlaintextBytes + kChunkTagBytes || index_ >= kMaxChunks)
+  if (chunk.size() > bytes_left_ || chunk.size() > header_bytes + kMaxChunkPlaintextBytes + kChunkTagBytes ||
+      index_ >= kMaxChunks)
     return fail(Code::kTooLarge, "the request is larger than the node accepts");
   if (chunk.size() < header_bytes + kChunkTagBytes) return fail(Code::kCorrupt, kDoesNotOpen);
   const ByteView header = chunk.first(header_bytes);
   if (index_ == 0) {
-    if (header[0] != 0 || header[1] != static_cast<uint8_t>(AeadId::kAes256Gcm)) return fail(Code::kCorrupt, kDoesNotOpen);
+    if (header[0] != 0 || header[1] != static_cast<uint8_t>(AeadId::kAes256Gcm))
+      return fail(Code::kCorrupt, kDoesNotOpen);
     base_nonce_.assign(header.begin() + 2, header.end());
   }
-  auto plaintext = key_.open(hpke_nonce(base_nonce_, index_), chunk_aad(kChunkAadLabel, index_, final, header), chunk.subspan(header_bytes));
+  auto plaintext = key_.open(hpke_nonce(base_nonce_, index_), chunk_aad(kChunkAadLabel, index_, final, header),
+                             chunk.subspan(header_bytes));
   if (!plaintext) return fail(Code::kCorrupt, kDoesNotOpen);
   bytes_left_ -= chunk.size();
   ++index_;
@@ -63,9 +67,11 @@ Result<Bytes> ResponseSealer::seal(ByteView event, bool final) {
   return out;
 }
 
-Result<OpenedRequest> OpenedRequest::open(const HpkeSuite& suite, ByteView key_id, ByteView enc, ByteView shared_secret, ByteView sealed_dek) {
+Result<OpenedRequest> OpenedRequest::open(const HpkeSuite& suite, ByteView key_id, ByteView enc, ByteView shared_secret,
+                                          ByteView sealed_dek) {
   if (key_id.size() != kKeyIdBytes || sealed_dek.size() != kSealedDekBytes) return fail(Code::kCorrupt, kDoesNotOpen);
-  TIE_TRY(ReceiverContext context, ReceiverContext::from_shared_secret(suite, shared_secret, request_info(suite, key_id)));
+  TIE_TRY(ReceiverContext context,
+          ReceiverContext::from_shared_secret(suite, shared_secret, request_info(suite, key_id)));
   auto dek = context.open(as_bytes(kRequestDekLabel), sealed_dek);
   if (!dek) return fail(Code::kCorrupt, kDoesNotOpen);
   OpenedRequest out;
@@ -80,10 +86,13 @@ Result<ChunkOpener> OpenedRequest::chunk_opener(ByteView clear_parameters, size_
   return ChunkOpener::create(dek_.view(), key_id_, clear_parameters, max_request_bytes);
 }
 
-Result<ResponseSealer> OpenedRequest::response_sealer() const { return ResponseSealer::create(response_secret_.view(), enc_); }
+Result<ResponseSealer> OpenedRequest::response_sealer() const {
+  return ResponseSealer::create(response_secret_.view(), enc_);
+}
 
 Result<SecretBytes> OpenedRequest::derive_key(std::string_view purpose) const {
-  if (purpose.empty() || purpose.size() > kMaxPurposeBytes) return fail(Code::kBadRequest, "a purpose has 1 to 64 bytes");
+  if (purpose.empty() || purpose.size() > kMaxPurposeBytes)
+    return fail(Code::kBadRequest, "a purpose has 1 to 64 bytes");
   return hkdf({}, dek_.view(), {as_bytes(kDeriveKeyLabel), as_bytes(purpose)}, 32);
 }
 

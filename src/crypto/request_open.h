@@ -1,7 +1,7 @@
-// The node's half of request encryption, linked by cb_jobhelper only: resumes the HPKE context from a shared secret that
-// workload_servicesd returned, opens the DEK and the chunks, seals the response. One object per request, one thread at a time.
-// Untrusted input: every byte given to open(). Errors are uniform where a caller must not learn more: kCorrupt, one sentence.
-// Format: docs/wire-format.md. Source: ARCHITECTURE.md, "Request encryption".
+// The node's half of request encryption, linked by cb_jobhelper only: resumes the HPKE context from a shared secret
+// that workload_servicesd returned, opens the DEK and the chunks, seals the response. One object per request, one
+// thread at a time. Untrusted input: every byte given to open(). Errors are uniform where a caller must not learn more:
+// kCorrupt, one sentence. Format: docs/wire-format.md. Source: ARCHITECTURE.md, "Request encryption".
 #pragma once
 #include "crypto/chunk_keys.h"
 #include "crypto/hpke_receiver.h"
@@ -9,12 +9,15 @@
 
 namespace tie::crypto {
 
-// Opens the chunks of a request in order. Chunks that came before the key are buffered by the caller (bounded), not here.
+// Opens the chunks of a request in order. Chunks that came before the key are buffered by the caller (bounded), not
+// here.
 class ChunkOpener {
  public:
-  static Result<ChunkOpener> create(ByteView dek, ByteView key_id, ByteView clear_parameters, size_t max_request_bytes = kMaxRequestBytes);
-  // The chunk's plaintext, part of the stream of messages. Errors: kCorrupt (changed, dropped, repeated, reordered, other parameters),
-  // kTooLarge (sealed bytes over the limit), kFailedPrecondition (after the final chunk or after an error). After any error the object is spent.
+  static Result<ChunkOpener> create(ByteView dek, ByteView key_id, ByteView clear_parameters,
+                                    size_t max_request_bytes = kMaxRequestBytes);
+  // The chunk's plaintext, part of the stream of messages. Errors: kCorrupt (changed, dropped, repeated, reordered,
+  // other parameters), kTooLarge (sealed bytes over the limit), kFailedPrecondition (after the final chunk or after an
+  // error). After any error the object is spent.
   Result<Bytes> open(ByteView chunk, bool final);
   bool finished() const { return state_ == State::kFinished; }
   // Call when the stream ends: kCorrupt unless the final chunk was opened.
@@ -35,7 +38,8 @@ class ChunkOpener {
 class ResponseSealer {
  public:
   static Result<ResponseSealer> create(ByteView response_secret, ByteView enc);
-  Result<Bytes> seal(ByteView event, bool final);  // kFailedPrecondition after the final event; kTooLarge over kMaxChunkPlaintextBytes
+  Result<Bytes> seal(ByteView event,
+                     bool final);  // kFailedPrecondition after the final event; kTooLarge over kMaxChunkPlaintextBytes
   bool finished() const { return finished_; }
   const Bytes& salt() const { return salt_; }  // kResponseSaltBytes of this response's own, for the response header
 
@@ -52,10 +56,12 @@ class ResponseSealer {
 class OpenedRequest {
  public:
   // shared_secret: as returned by workload_servicesd for `enc`. kCorrupt when the sealed DEK does not open.
-  static Result<OpenedRequest> open(const HpkeSuite& suite, ByteView key_id, ByteView enc, ByteView shared_secret, ByteView sealed_dek);
+  static Result<OpenedRequest> open(const HpkeSuite& suite, ByteView key_id, ByteView enc, ByteView shared_secret,
+                                    ByteView sealed_dek);
   Result<ChunkOpener> chunk_opener(ByteView clear_parameters, size_t max_request_bytes = kMaxRequestBytes) const;
   Result<ResponseSealer> response_sealer() const;
-  // The answer to the app's DeriveKey(purpose): the DEK itself never leaves this process. purpose: 1 to kMaxPurposeBytes bytes.
+  // The answer to the app's DeriveKey(purpose): the DEK itself never leaves this process. purpose: 1 to
+  // kMaxPurposeBytes bytes.
   Result<SecretBytes> derive_key(std::string_view purpose) const;
 
  private:

@@ -38,8 +38,10 @@ Result<Bytes> ResponseOpener::open(ByteView chunk, bool final) {
 }
 
 Result<Bytes> ResponseOpener::open_checked(ByteView chunk, bool final) {
-  if (chunk.size() > kMaxChunkPlaintextBytes + kChunkTagBytes) return fail(Code::kTooLarge, "a response event is larger than 1 MiB");
-  TIE_TRY(Bytes plaintext, key_.open(hpke_nonce(base_nonce_, index_), chunk_aad(kResponseAadLabel, index_, final), chunk));
+  if (chunk.size() > kMaxChunkPlaintextBytes + kChunkTagBytes)
+    return fail(Code::kTooLarge, "a response event is larger than 1 MiB");
+  TIE_TRY(Bytes plaintext,
+          key_.open(hpke_nonce(base_nonce_, index_), chunk_aad(kResponseAadLabel, index_, final), chunk));
   ++index_;
   finished_ = final;
   return plaintext;

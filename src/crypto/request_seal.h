@@ -1,6 +1,7 @@
-// The client's half of request encryption: draws the DEK, seals it to the node's KEM key, seals the request's byte stream in chunks,
-// opens the response. One object per request and direction, one thread at a time; never reused, never for a second request.
-// Secrets die with the objects. Format: docs/wire-format.md. Source: ARCHITECTURE.md, "Request encryption"; RFC 9180; RFC 9458's chunked form.
+// The client's half of request encryption: draws the DEK, seals it to the node's KEM key, seals the request's byte
+// stream in chunks, opens the response. One object per request and direction, one thread at a time; never reused, never
+// for a second request. Secrets die with the objects. Format: docs/wire-format.md. Source: ARCHITECTURE.md, "Request
+// encryption"; RFC 9180; RFC 9458's chunked form.
 #pragma once
 #include "crypto/chunk_keys.h"
 #include "crypto/request_key.h"
@@ -8,7 +9,8 @@
 
 namespace tie::crypto {
 
-// Cuts are the caller's: each call seals one chunk of the stream of length-prefixed messages, at most kMaxChunkPlaintextBytes.
+// Cuts are the caller's: each call seals one chunk of the stream of length-prefixed messages, at most
+// kMaxChunkPlaintextBytes.
 class ChunkSealer {
  public:
   // clear_parameters: the exact bytes that travel in clear beside the chunks and are bound into their key.
@@ -24,10 +26,12 @@ class ChunkSealer {
   bool finished_ = false;
 };
 
-// Opens the events of the response in order. One event = one chunk. Made when the response header, which carries the salt, has come.
+// Opens the events of the response in order. One event = one chunk. Made when the response header, which carries the
+// salt, has come.
 class ResponseOpener {
  public:
-  // kCorrupt for a chunk that was changed, dropped, repeated or reordered; kFailedPrecondition after the final one or after an error.
+  // kCorrupt for a chunk that was changed, dropped, repeated or reordered; kFailedPrecondition after the final one or
+  // after an error.
   Result<Bytes> open(ByteView chunk, bool final);
   bool finished() const { return finished_; }
   // Call when the stream ends: kCorrupt, with a sentence for the user, unless the authenticated final event was opened.

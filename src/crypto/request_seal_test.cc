@@ -24,7 +24,9 @@ class SealedStream : public ::testing::TestWithParam<KemId> {
     sent_.emplace(std::move(*sent));
   }
   SecretBytes shared() { return std::move(*kem_decapsulate(suite_.kem, pair_.private_key.view(), sent_->enc())); }
-  Result<OpenedRequest> node_opens() { return OpenedRequest::open(suite_, key_id_, sent_->enc(), shared().view(), sent_->sealed_dek()); }
+  Result<OpenedRequest> node_opens() {
+    return OpenedRequest::open(suite_, key_id_, sent_->enc(), shared().view(), sent_->sealed_dek());
+  }
   std::vector<Bytes> three_chunks() {
     auto sealer = sent_->chunk_sealer(kParameters);
     std::vector<Bytes> out;
@@ -60,7 +62,8 @@ TEST_P(SealedStream, RefusesDroppedRepeatedReorderedAndReflaggedChunks) {
     auto open = opener();
     EXPECT_TRUE(open.open(chunks[0], false));
     EXPECT_EQ(open.open(chunks[2], true).error().code, Code::kCorrupt) << "one was dropped";
-    EXPECT_EQ(open.open(chunks[1], false).error().code, Code::kFailedPrecondition) << "an opener that failed stays failed";
+    EXPECT_EQ(open.open(chunks[1], false).error().code, Code::kFailedPrecondition)
+        << "an opener that failed stays failed";
   }
   {
     auto open = opener();
@@ -93,7 +96,8 @@ TEST_P(SealedStream, BindsTheClearParametersAndTheKeyId) {
   EXPECT_FALSE(opener(to_bytes("clear parameterz")).open(chunks[0], false));
   Bytes other_id = key_id_;
   other_id[31] ^= 1;
-  EXPECT_EQ(OpenedRequest::open(suite_, other_id, sent_->enc(), shared().view(), sent_->sealed_dek()).error().code, Code::kCorrupt);
+  EXPECT_EQ(OpenedRequest::open(suite_, other_id, sent_->enc(), shared().view(), sent_->sealed_dek()).error().code,
+            Code::kCorrupt);
 }
 
 TEST_P(SealedStream, RefusesAChangedSealedKey) {
@@ -113,7 +117,8 @@ TEST_P(SealedStream, RefusesMoreThanTheRequestLimit) {
   auto one_less = std::move(*node_opens()->chunk_opener(kParameters, first.size() + second.size() - 1));
   EXPECT_TRUE(one_less.open(first, false));
   EXPECT_EQ(one_less.open(second, true).error().code, Code::kTooLarge);
-  EXPECT_EQ(sent_->chunk_sealer(kParameters)->seal(Bytes(kMaxChunkPlaintextBytes + 1), true).error().code, Code::kTooLarge);
+  EXPECT_EQ(sent_->chunk_sealer(kParameters)->seal(Bytes(kMaxChunkPlaintextBytes + 1), true).error().code,
+            Code::kTooLarge);
   EXPECT_TRUE(opener().open(*sent_->chunk_sealer(kParameters)->seal(Bytes(kMaxChunkPlaintextBytes), true), true));
 }
 

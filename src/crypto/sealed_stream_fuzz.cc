@@ -21,6 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     at += 2 + length;
   }
   tie_check(!open->end_of_stream().has_value(), "a stream without an honest end is cut");
-  (void)crypto::OpenedRequest::open(crypto::kSuiteXWing, key_id, ByteView(data, size), dek, ByteView(data, std::min<size_t>(size, 48)));
+  (void)crypto::OpenedRequest::open(crypto::kSuiteXWing, key_id, ByteView(data, size), dek,
+                                    ByteView(data, std::min<size_t>(size, 48)));
   return 0;
 }

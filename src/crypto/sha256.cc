@@ -21,7 +21,9 @@ void hash_into(const EVP_MD* md, std::initializer_list<ByteView> parts, Out& out
 
 }  // namespace
 
-Digest sha256(ByteView bytes) { return sha256({bytes}); }
+Digest sha256(ByteView bytes) {
+  return sha256({bytes});
+}
 
 Digest sha256(std::initializer_list<ByteView> parts) {
   Digest out;
@@ -52,7 +54,8 @@ SecretBytes shake256(std::initializer_list<ByteView> parts, size_t output_bytes)
 }
 
 Result<Digest> digest_from(ByteView bytes, const char* what) {
-  if (bytes.size() != kSha256Bytes) return fail(Code::kBadRequest, std::string(what) + " has " + std::to_string(bytes.size()) + " bytes, not 32");
+  if (bytes.size() != kSha256Bytes)
+    return fail(Code::kBadRequest, std::string(what) + " has " + std::to_string(bytes.size()) + " bytes, not 32");
   Digest out;
   std::memcpy(out.data(), bytes.data(), out.size());
   return out;
@@ -62,11 +65,15 @@ Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
   tie_check(context_ != nullptr && EVP_DigestInit_ex(context_, EVP_sha256(), nullptr) == 1, "libcrypto has SHA-256");
 }
 
-Sha256::~Sha256() { EVP_MD_CTX_free(context_); }
+Sha256::~Sha256() {
+  EVP_MD_CTX_free(context_);
+}
 
 Sha256::Sha256(Sha256&& other) noexcept : context_(std::exchange(other.context_, nullptr)) {}
 
-void Sha256::update(ByteView bytes) { tie_check(EVP_DigestUpdate(context_, bytes.data(), bytes.size()) == 1, "hashing goes on"); }
+void Sha256::update(ByteView bytes) {
+  tie_check(EVP_DigestUpdate(context_, bytes.data(), bytes.size()) == 1, "hashing goes on");
+}
 
 Digest Sha256::finish() {
   Digest out;

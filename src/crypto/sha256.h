@@ -1,5 +1,6 @@
-// Hash functions of the product: SHA-256 and SHA-512 in one call, SHA-256 in pieces (files), SHA3-256 and SHAKE256 for X-Wing.
-// Pure functions over libcrypto; any thread. A Sha256 object belongs to one thread. Source: FIPS 180-4, FIPS 202.
+// Hash functions of the product: SHA-256 and SHA-512 in one call, SHA-256 in pieces (files), SHA3-256 and SHAKE256 for
+// X-Wing. Pure functions over libcrypto; any thread. A Sha256 object belongs to one thread. Source: FIPS 180-4, FIPS
+// 202.
 #pragma once
 #include <array>
 #include <initializer_list>
@@ -40,7 +41,8 @@ class Sha256 {
   evp_md_ctx_st* context_;
 };
 
-// Reads the file in pieces; kNotFound when there is none, kIo when it cannot be read. Cost: about 0.6 ms a MB (1.6 GB/s with SHA instructions).
+// Reads the file in pieces; kNotFound when there is none, kIo when it cannot be read. Cost: about 0.6 ms a MB (1.6 GB/s
+// with SHA instructions).
 Result<Digest> sha256_file(const std::string& path);
 
 }  // namespace tie::crypto

@@ -1,5 +1,5 @@
-// The primitives against the published attack-minded vectors. Inputs that the product's narrower interfaces refuse by design (other
-// nonce or key sizes) must be refused.
+// The primitives against the published attack-minded vectors. Inputs that the product's narrower interfaces refuse by
+// design (other nonce or key sizes) must be refused.
 #include "crypto/aead.h"
 #include "crypto/hkdf.h"
 #include "crypto/testing/vector_files.h"
@@ -9,7 +9,9 @@
 namespace tie::crypto {
 namespace {
 
-Bytes plain(const SecretBytes& secret) { return Bytes(secret.view().begin(), secret.view().end()); }
+Bytes plain(const SecretBytes& secret) {
+  return Bytes(secret.view().begin(), secret.view().end());
+}
 
 // Calls check(group, test, must_succeed) for every test of every copy of the file.
 template <typename Check>
@@ -34,7 +36,8 @@ void for_each_test(const char* file, Check check) {
 TEST(Wycheproof, AesGcm) {
   int opened = 0;
   for_each_test("aes_gcm_test.json", [&](const auto&, const auto& test, const std::string& result) {
-    const Bytes key = hex_of(test, "key"), nonce = hex_of(test, "iv"), aad = hex_of(test, "aad"), text = hex_of(test, "msg");
+    const Bytes key = hex_of(test, "key"), nonce = hex_of(test, "iv"), aad = hex_of(test, "aad"),
+                text = hex_of(test, "msg");
     Bytes sealed = hex_of(test, "ct");
     append(sealed, hex_of(test, "tag"));
     auto aead = AeadKey::create(key.size() == 16 ? AeadId::kAes128Gcm : AeadId::kAes256Gcm, key);
@@ -59,7 +62,8 @@ TEST(Wycheproof, AesGcm) {
 
 TEST(Wycheproof, HkdfSha256) {
   for_each_test("hkdf_sha256_test.json", [](const auto&, const auto& test, const std::string& result) {
-    auto got = hkdf(hex_of(test, "salt"), hex_of(test, "ikm"), {hex_of(test, "info")}, test.at("size").template get<size_t>());
+    auto got =
+        hkdf(hex_of(test, "salt"), hex_of(test, "ikm"), {hex_of(test, "info")}, test.at("size").template get<size_t>());
     ASSERT_EQ(got.has_value(), result == "valid");
     if (got) {
       EXPECT_EQ(plain(*got), hex_of(test, "okm"));
@@ -131,7 +135,8 @@ TEST(Wycheproof, MlKem768KeyGeneration) {
 }
 
 TEST(Wycheproof, MlKem768DecapsulationWithAnExpandedKey) {
-  for_each_test("mlkem_768_semi_expanded_decaps_test.json", [](const auto&, const auto& test, const std::string& result) {
+  for_each_test("mlkem_768_semi_expanded_decaps_test.json", [](const auto&, const auto& test,
+                                                               const std::string& result) {
     const Bytes private_key = hex_of(test, "dk"), sealed = hex_of(test, "c");
     if (private_key.size() != EDGE_KEM_MLKEM768_PRIVATE_BYTES || sealed.size() != EDGE_KEM_MLKEM768_CIPHERTEXT_BYTES) {
       EXPECT_EQ(result, "invalid");

@@ -52,13 +52,15 @@ Result<Bytes> public_key(ByteView seed) {
 
 Result<Encapsulation> encapsulate(ByteView public_key, ByteView randomness) {
   if (public_key.size() != kPublicBytes) return fail(Code::kBadRequest, "an X-Wing public key has 1216 bytes");
-  if (randomness.size() != kRandomnessBytes) return fail(Code::kBadRequest, "X-Wing encapsulation takes 64 random bytes");
+  if (randomness.size() != kRandomnessBytes)
+    return fail(Code::kBadRequest, "X-Wing encapsulation takes 64 random bytes");
   const ByteView x_key = public_key.subspan(kMlKemPublic);
   const ByteView x_private = randomness.subspan(kMlKemRandom);
   Encapsulation out;
   out.enc.resize(kMlKemEnc);
   SecretBytes ml_kem_secret(kSharedBytes);
-  if (edge_kem_mlkem768_encapsulate(public_key.data(), randomness.data(), out.enc.data(), ml_kem_secret.data()) != EDGE_KEM_OK)
+  if (edge_kem_mlkem768_encapsulate(public_key.data(), randomness.data(), out.enc.data(), ml_kem_secret.data()) !=
+      EDGE_KEM_OK)
     return fail(Code::kBadRequest, "not an ML-KEM-768 public key");
   TIE_TRY(const Bytes x_enc, x25519_public(x_private));
   TIE_TRY(const SecretBytes x_secret, x25519_shared(x_private, x_key));

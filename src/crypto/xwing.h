@@ -5,10 +5,10 @@
 
 namespace tie::crypto::xwing {
 
-constexpr size_t kPrivateBytes = 32;    // the seed
-constexpr size_t kPublicBytes = 1216;   // ML-KEM 1184, X25519 32
-constexpr size_t kEncBytes = 1120;      // ML-KEM 1088, X25519 32
-constexpr size_t kRandomnessBytes = 64; // ML-KEM 32, X25519 32
+constexpr size_t kPrivateBytes = 32;     // the seed
+constexpr size_t kPublicBytes = 1216;    // ML-KEM 1184, X25519 32
+constexpr size_t kEncBytes = 1120;       // ML-KEM 1088, X25519 32
+constexpr size_t kRandomnessBytes = 64;  // ML-KEM 32, X25519 32
 constexpr size_t kSharedBytes = 32;
 
 Result<Bytes> public_key(ByteView seed);

@@ -1,4 +1,5 @@
-// Where tests find published vectors: the whole suites when they are on this machine, the slices of tests/data always. Tests only.
+// Where tests find published vectors: the whole suites when they are on this machine, the slices of tests/data always.
+// Tests only.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -16,7 +17,8 @@ inline std::vector<nlohmann::json> vector_files(const std::string& suite, const 
   const char* shared = std::getenv("TIE_SHARED_DATA");
   const std::filesystem::path source = TIE_SOURCE_DIR;
   std::vector<nlohmann::json> out;
-  for (const std::filesystem::path& folder : {source / "tests/data", shared ? std::filesystem::path(shared) : source / "../shared/data"}) {
+  for (const std::filesystem::path& folder :
+       {source / "tests/data", shared ? std::filesystem::path(shared) : source / "../shared/data"}) {
     std::ifstream in(folder / suite / file);
     if (in) out.push_back(nlohmann::json::parse(in));
   }

@@ -17,7 +17,9 @@ Digest filled(uint8_t value) {
   return out;
 }
 
-std::string text_of(ByteView bytes) { return to_string(bytes); }
+std::string text_of(ByteView bytes) {
+  return to_string(bytes);
+}
 
 class Node {
  public:
@@ -35,8 +37,8 @@ class Node {
     v1::AttestationBundle out;
     to_proto(*workload_signer.state(encode(workload), challenge), *out.mutable_workload());
     to_proto(*key_service_signer.state(encode(key_service), challenge), *out.mutable_key_service());
-    KemClaims claims{key_service.suite, key_service.kem_public_key, workload.binding_public_key, key_service.expires_unix_ms, workload.model_ids,
-                     workload.prompt_digests};
+    KemClaims claims{key_service.suite,           key_service.kem_public_key, workload.binding_public_key,
+                     key_service.expires_unix_ms, workload.model_ids,         workload.prompt_digests};
     auto* proto = out.mutable_kem();
     proto->set_suite(claims.suite);
     proto->set_kem_public_key(text_of(claims.kem_public_key));
@@ -68,7 +70,9 @@ std::string refusal(const v1::AttestationBundle& bundle, const Policy& policy = 
   return said ? "accepted" : said.error().message;
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -133,7 +137,8 @@ TEST(VerifyBundle, RefusesAKindThePolicyDoesNotAccept) {
   auto bundle = Node().bundle(kChallenge);
   bundle.mutable_workload()->set_kind("tpm");
   policy.accepted_kinds = {"software", "tpm"};
-  EXPECT_TRUE(contains(refusal(bundle, policy), "cannot check")) << "a kind nobody can check is refused, not waved through";
+  EXPECT_TRUE(contains(refusal(bundle, policy), "cannot check"))
+      << "a kind nobody can check is refused, not waved through";
 }
 
 TEST(VerifyBundle, RefusesClaimsThatNoEvidenceCovers) {
@@ -199,7 +204,8 @@ TEST(Claims, DecodeWhatTheyEncodeAndNothingElse) {
   ASSERT_TRUE(decoded);
   EXPECT_EQ(decoded->model_ids, (std::vector<Digest>{filled(2), filled(5)})) << "sorted and without doubles";
   EXPECT_EQ(encode(*decoded), encoded);
-  for (size_t length = 0; length < encoded.size(); ++length) EXPECT_FALSE(decode_workload_claims(ByteView(encoded).first(length)));
+  for (size_t length = 0; length < encoded.size(); ++length)
+    EXPECT_FALSE(decode_workload_claims(ByteView(encoded).first(length)));
   Bytes longer = encoded;
   longer.push_back(0);
   EXPECT_FALSE(decode_workload_claims(longer));

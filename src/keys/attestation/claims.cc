@@ -10,7 +10,8 @@ namespace {
 
 constexpr size_t kMaxPublicKeyBytes = 4096;
 
-// A claims encoding is a row of fields, each a u32 big-endian length and that many bytes; the first field is the label of its kind.
+// A claims encoding is a row of fields, each a u32 big-endian length and that many bytes; the first field is the label
+// of its kind.
 class Writer {
  public:
   explicit Writer(std::string_view label) { field(as_bytes(label)); }
@@ -89,7 +90,8 @@ class Reader {
   }
   template <typename Claims>
   Result<Claims> finish(Claims claims, const char* what) const {
-    if (!good_ || !left_.empty()) return fail(Code::kCorrupt, std::string(what) + " claims are not in their canonical form");
+    if (!good_ || !left_.empty())
+      return fail(Code::kCorrupt, std::string(what) + " claims are not in their canonical form");
     return claims;
   }
 
@@ -167,6 +169,8 @@ Result<KeyServiceClaims> decode_key_service_claims(ByteView bytes) {
   return reader.finish(std::move(out), "key service");
 }
 
-Digest key_id(const KemClaims& claims) { return crypto::sha256(encode(claims)); }
+Digest key_id(const KemClaims& claims) {
+  return crypto::sha256(encode(claims));
+}
 
 }  // namespace tie::attestation

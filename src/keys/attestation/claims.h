@@ -1,6 +1,6 @@
-// The public facts that evidence covers, and their one canonical encoding: equal facts always give equal bytes, so a digest names them.
-// Pure functions; any thread. Decoding takes untrusted bytes and accepts exactly what encoding produces, nothing else.
-// Source: ARCHITECTURE.md, "Keys of the node"; byte format: docs/wire-format.md, "Claims".
+// The public facts that evidence covers, and their one canonical encoding: equal facts always give equal bytes, so a
+// digest names them. Pure functions; any thread. Decoding takes untrusted bytes and accepts exactly what encoding
+// produces, nothing else. Source: ARCHITECTURE.md, "Keys of the node"; byte format: docs/wire-format.md, "Claims".
 #pragma once
 #include <cstdint>
 #include <string>

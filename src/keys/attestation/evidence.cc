@@ -60,7 +60,8 @@ Result<void> check_evidence(const Evidence& evidence, const char* whose) {
   if (evidence.challenge.size() < kMinChallengeBytes || evidence.challenge.size() > kMaxChallengeBytes)
     return fail(Code::kCorrupt, who + " evidence has a challenge of the wrong length");
   const crypto::Digest512 expected = report_data(evidence.claims, evidence.challenge);
-  if (!equal_constant_time(evidence.report_data, expected)) return fail(Code::kCorrupt, who + " evidence has report data over other claims");
+  if (!equal_constant_time(evidence.report_data, expected))
+    return fail(Code::kCorrupt, who + " evidence has report data over other claims");
   if (evidence.kind == kKindSoftware) return check_software(evidence, who);
   return fail(Code::kUnsupportedFeature, who + " evidence is of a kind that this client cannot check");
 }

@@ -1,6 +1,7 @@
-// Evidence: a statement of claims bound to a challenge. Kind "software" is signed by an Ed25519 key that the stating process drew at
-// boot: it proves which process answered, not what machine it runs on, so every surface calls it "unattested". Other kinds carry a quote.
-// Pure functions; any thread; the signer's key dies with the object. Source: ARCHITECTURE.md, "Keys of the node".
+// Evidence: a statement of claims bound to a challenge. Kind "software" is signed by an Ed25519 key that the stating
+// process drew at boot: it proves which process answered, not what machine it runs on, so every surface calls it
+// "unattested". Other kinds carry a quote. Pure functions; any thread; the signer's key dies with the object. Source:
+// ARCHITECTURE.md, "Keys of the node".
 #pragma once
 #include <string>
 
@@ -38,8 +39,9 @@ class SoftwareSigner {
   Bytes public_key_;
 };
 
-// That the evidence holds together: report data over claims and challenge, and the kind's own proof. Not yet whether anyone should
-// accept it. kUnsupportedFeature for a kind this build cannot check, kCorrupt otherwise; `whose` begins the sentence.
+// That the evidence holds together: report data over claims and challenge, and the kind's own proof. Not yet whether
+// anyone should accept it. kUnsupportedFeature for a kind this build cannot check, kCorrupt otherwise; `whose` begins
+// the sentence.
 Result<void> check_evidence(const Evidence& evidence, const char* whose);
 
 // To and from proto/attestation.proto, without needing its header here.

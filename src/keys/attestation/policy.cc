@@ -1,8 +1,9 @@
 #include "keys/attestation/policy.h"
 
+#include <toml++/toml.h>
+
 #include <cstdio>
 #include <sstream>
-#include <toml++/toml.h>
 
 namespace tie::attestation {
 namespace {
@@ -26,7 +27,8 @@ Result<Digests> digests_of(const toml::node& node, const std::string& key) {
   Digests out;
   for (const std::string& text : texts) {
     auto bytes = from_hex(text);
-    if (!bytes || bytes->size() != crypto::kSha256Bytes) return fail(Code::kBadRequest, "policy: " + key + " holds 64 hex digits each, not '" + text + "'");
+    if (!bytes || bytes->size() != crypto::kSha256Bytes)
+      return fail(Code::kBadRequest, "policy: " + key + " holds 64 hex digits each, not '" + text + "'");
     TIE_TRY(const crypto::Digest digest, crypto::digest_from(*bytes, "a digest"));
     out.push_back(digest);
   }
@@ -67,8 +69,10 @@ Result<Policy> parse_policy(std::string_view toml) {
     where << error.source().begin;
     return fail(Code::kBadRequest, "policy: " + std::string(error.description()) + " at " + where.str());
   }
-  if (out.release_ids.empty()) return fail(Code::kBadRequest, "policy: release_ids is empty, so every node would be refused");
-  if (out.accepted_kinds.empty()) return fail(Code::kBadRequest, "policy: accepted_kinds is empty, so every node would be refused");
+  if (out.release_ids.empty())
+    return fail(Code::kBadRequest, "policy: release_ids is empty, so every node would be refused");
+  if (out.accepted_kinds.empty())
+    return fail(Code::kBadRequest, "policy: accepted_kinds is empty, so every node would be refused");
   return out;
 }
 
@@ -87,7 +91,8 @@ std::string render_policy(const Policy& policy) {
   std::string out;
   render_list(out, "release_ids", policy.release_ids);
   out += "accepted_kinds = [";
-  for (size_t i = 0; i < policy.accepted_kinds.size(); ++i) out += (i ? ", \"" : "\"") + policy.accepted_kinds[i] + "\"";
+  for (size_t i = 0; i < policy.accepted_kinds.size(); ++i)
+    out += (i ? ", \"" : "\"") + policy.accepted_kinds[i] + "\"";
   out += "]\n";
   if (policy.model_ids) render_list(out, "model_ids", *policy.model_ids);
   if (policy.prompt_digests) render_list(out, "prompt_digests", *policy.prompt_digests);

@@ -1,5 +1,6 @@
-// The client's policy: which releases and which kinds of evidence it accepts. Parsed from policy.toml, where an unknown key is an error.
-// There is no "accept anything": an empty list accepts nothing. Pure functions; any thread. Source: ARCHITECTURE.md, "Keys of the node".
+// The client's policy: which releases and which kinds of evidence it accepts. Parsed from policy.toml, where an unknown
+// key is an error. There is no "accept anything": an empty list accepts nothing. Pure functions; any thread. Source:
+// ARCHITECTURE.md, "Keys of the node".
 //
 //   release_ids = ["<64 hex digits>", …]        # of the builds you trust (`tie policy` prints your own build's)
 //   accepted_kinds = ["software"]               # "software" is unattested and says so wherever it is shown

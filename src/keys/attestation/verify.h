@@ -1,6 +1,7 @@
-// A client's decision about a node: a bundle against a policy, before anything is sealed to it. Both evidences are required, and they
-// must name the same binding key. Each refusal has its own sentence. There is no fall-back to less.
-// Pure functions; any thread. The bundle is untrusted input. Source: ARCHITECTURE.md, "Keys of the node"; docs/wire-format.md.
+// A client's decision about a node: a bundle against a policy, before anything is sealed to it. Both evidences are
+// required, and they must name the same binding key. Each refusal has its own sentence. There is no fall-back to less.
+// Pure functions; any thread. The bundle is untrusted input. Source: ARCHITECTURE.md, "Keys of the node";
+// docs/wire-format.md.
 #pragma once
 #include <optional>
 #include <string>
@@ -29,7 +30,7 @@ struct VerifiedNode {
   std::vector<ServedModel> models;
   std::vector<crypto::Digest> prompt_digests;
   std::string workload_kind, key_service_kind;
-  bool attested = false;         // false whenever one of the kinds is "software"
+  bool attested = false;  // false whenever one of the kinds is "software"
   bool token_required = false;
   // For people: "unattested (software evidence)" or "attested (tpm)".
   std::string describe() const;
@@ -47,9 +48,10 @@ struct Check {
   std::string sentence;
 };
 
-// `checks`, when given, receives every check that could be made, in order, also those after a failed one; the error returned is the
-// first failure. Errors: kPermissionDenied (policy refuses), kKeyUnknownOrExpired (fetch another bundle), kCorrupt (does not hold together),
-// kUnsupportedFeature (a suite or kind this client does not know).
-Result<VerifiedNode> verify_bundle(const v1::AttestationBundle& bundle, const Policy& policy, const VerifyOptions& options, std::vector<Check>* checks = nullptr);
+// `checks`, when given, receives every check that could be made, in order, also those after a failed one; the error
+// returned is the first failure. Errors: kPermissionDenied (policy refuses), kKeyUnknownOrExpired (fetch another
+// bundle), kCorrupt (does not hold together), kUnsupportedFeature (a suite or kind this client does not know).
+Result<VerifiedNode> verify_bundle(const v1::AttestationBundle& bundle, const Policy& policy,
+                                   const VerifyOptions& options, std::vector<Check>* checks = nullptr);
 
 }  // namespace tie::attestation

@@ -1,5 +1,6 @@
-// The formats of docs/wire-format.md against vectors from an independent implementation (tests/integration/independent/sealed_stream.py):
-// an agreement that a round trip between our own two halves could not show.
+// The formats of docs/wire-format.md against vectors from an independent implementation
+// (tests/integration/independent/sealed_stream.py): an agreement that a round trip between our own two halves could not
+// show.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -29,7 +30,8 @@ class WireFormat : public ::testing::Test {
   Result<crypto::OpenedRequest> opened() const {
     const auto shared = crypto::kem_decapsulate(crypto::KemId::kX25519HkdfSha256, one("node_private"), one("enc"));
     EXPECT_EQ(to_bytes(as_text(shared->view())), one("shared_secret"));
-    return crypto::OpenedRequest::open(crypto::kSuiteX25519, one("key_id"), one("enc"), shared->view(), one("sealed_dek"));
+    return crypto::OpenedRequest::open(crypto::kSuiteX25519, one("key_id"), one("enc"), shared->view(),
+                                       one("sealed_dek"));
   }
   nlohmann::json vectors_;
 };
@@ -62,7 +64,8 @@ TEST_F(WireFormat, ANodeOpensTheRequestOfAnIndependentClient) {
 }
 
 TEST_F(WireFormat, TheResponseIsTheSameToTheByte) {
-  auto context = crypto::ReceiverContext::from_shared_secret(crypto::kSuiteX25519, one("shared_secret"), crypto::request_info(crypto::kSuiteX25519, one("key_id")));
+  auto context = crypto::ReceiverContext::from_shared_secret(crypto::kSuiteX25519, one("shared_secret"),
+                                                             crypto::request_info(crypto::kSuiteX25519, one("key_id")));
   auto secret = context->export_secret(as_bytes(crypto::kResponseExportLabel), 32);
   auto keys = crypto::response_keys(secret->view(), one("enc"), one("salt"));
   ASSERT_TRUE(keys);
@@ -74,19 +77,29 @@ TEST_F(WireFormat, TheResponseIsTheSameToTheByte) {
 }
 
 TEST_F(WireFormat, ClaimsAreTheSameToTheByte) {
-  const KemClaims kem{0x647a, Bytes(1216, 1), Bytes(1216, 2), 1'800'000'000'123, {filled(9), filled(3), filled(9)}, {filled(4)}};
+  const KemClaims kem{0x647a,     Bytes(1216, 1), Bytes(1216, 2), 1'800'000'000'123, {filled(9), filled(3), filled(9)},
+                      {filled(4)}};
   EXPECT_EQ(encode(kem), one("kem_claims"));
   const Digest id = key_id(kem);
   EXPECT_EQ(Bytes(id.begin(), id.end()), one("kem_claims_key_id"));
   EXPECT_EQ(encode(WorkloadClaims{Bytes(1216, 2), filled(5), {filled(9), filled(3)}, {}}), one("workload_claims"));
-  EXPECT_EQ(encode(KeyServiceClaims{Bytes(1216, 1), 0x647a, Bytes(1216, 2), 1'800'000'000'123, "01234567-89ab-4cde-8f01-23456789abcd"}), one("key_service_claims"));
-  EXPECT_TRUE(decode_kem_claims(one("kem_claims")) && decode_workload_claims(one("workload_claims")) && decode_key_service_claims(one("key_service_claims")));
+  EXPECT_EQ(encode(KeyServiceClaims{Bytes(1216, 1), 0x647a, Bytes(1216, 2), 1'800'000'000'123,
+                                    "01234567-89ab-4cde-8f01-23456789abcd"}),
+            one("key_service_claims"));
+  EXPECT_TRUE(decode_kem_claims(one("kem_claims")) && decode_workload_claims(one("workload_claims")) &&
+              decode_key_service_claims(one("key_service_claims")));
 }
 
 TEST_F(WireFormat, EvidenceIsTheSameToTheByte) {
   const auto report = report_data(one("workload_claims"), one("challenge"));
   EXPECT_EQ(Bytes(report.begin(), report.end()), one("evidence_report_data"));
-  Evidence evidence{std::string(kKindSoftware), one("workload_claims"), one("challenge"), one("evidence_report_data"), one("evidence_public_key"), one("evidence_signature"), {}};
+  Evidence evidence{std::string(kKindSoftware),
+                    one("workload_claims"),
+                    one("challenge"),
+                    one("evidence_report_data"),
+                    one("evidence_public_key"),
+                    one("evidence_signature"),
+                    {}};
   EXPECT_TRUE(check_evidence(evidence, "the workload's"));
   evidence.signature[0] ^= 1;
   EXPECT_FALSE(check_evidence(evidence, "the workload's"));

@@ -19,24 +19,30 @@ std::string random_uuid() {
   return hex;
 }
 
-std::unexpected<Error> no_such_key() { return fail(Code::kNotFound, "no such request key"); }
+std::unexpected<Error> no_such_key() {
+  return fail(Code::kNotFound, "no such request key");
+}
 
 }  // namespace
 
-Clocks Clocks::real() { return {[] { return tie::monotonic_ms(); }, [] { return tie::wall_clock_ms(); }}; }
+Clocks Clocks::real() {
+  return {[] { return tie::monotonic_ms(); }, [] { return tie::wall_clock_ms(); }};
+}
 
 KeyStore::KeyStore(Clocks clocks, size_t max_keys)
     : clocks_(std::move(clocks)), max_keys_(max_keys != 0 ? max_keys : kMaxKeys), boot_id_(random_hex(16)) {}
 
 Result<KeyFacts> KeyStore::generate(uint32_t suite, ByteView binding_public_key, uint64_t lifetime_ms) {
   TIE_TRY(const crypto::KemId kem, crypto::kem_id_from(suite));
-  if (lifetime_ms < kMinLifetimeMs || lifetime_ms > kMaxLifetimeMs) return fail(Code::kBadRequest, "a request key lives from 1 s to 7 days");
+  if (lifetime_ms < kMinLifetimeMs || lifetime_ms > kMaxLifetimeMs)
+    return fail(Code::kBadRequest, "a request key lives from 1 s to 7 days");
   // Tried once, so that a key whose answers nobody could open is never made.
   auto usable = crypto::kem_encapsulate(crypto::kDecapSealSuite.kem, binding_public_key);
   if (!usable) return fail(Code::kBadRequest, "the binding key is not an X-Wing public key");
   TIE_TRY(crypto::KemKeyPair pair, crypto::kem_generate(kem));
   auto key = std::make_shared<Key>();
-  key->facts = {random_uuid(), kem, std::move(pair.public_key), Bytes(binding_public_key.begin(), binding_public_key.end()),
+  key->facts = {random_uuid(), kem, std::move(pair.public_key),
+                Bytes(binding_public_key.begin(), binding_public_key.end()),
                 static_cast<uint64_t>(clocks_.wall_ms()) + lifetime_ms};
   key->private_key = std::move(pair.private_key);
   key->dies_at_ms = clocks_.monotonic_ms() + static_cast<int64_t>(lifetime_ms + kExpiryGraceMs);
@@ -50,7 +56,8 @@ Result<KeyFacts> KeyStore::generate(uint32_t suite, ByteView binding_public_key,
 Result<SealedSecret> KeyStore::decap_and_seal(const std::string& uuid, ByteView enc) {
   TIE_TRY(const auto key, find(uuid));
   TIE_TRY(const SecretBytes shared, crypto::kem_decapsulate(key->facts.kem, key->private_key.view(), enc));
-  TIE_TRY(crypto::SenderContext context, crypto::setup_sender(crypto::kDecapSealSuite, key->facts.binding_public_key, crypto::decap_seal_info()));
+  TIE_TRY(crypto::SenderContext context,
+          crypto::setup_sender(crypto::kDecapSealSuite, key->facts.binding_public_key, crypto::decap_seal_info()));
   SealedSecret out;
   TIE_TRY(out.sealed, context.seal(crypto::decap_seal_aad(key->facts.kem, uuid, enc), shared.view()));
   out.binding_enc = context.enc();

@@ -1,6 +1,7 @@
-// The private request keys of key_protectiond. They are drawn here, never leave, and die here: by destroy(), by expiry, with the process.
-// Threads: any; one lock, held for look-ups only (decapsulation runs outside it). Owns: every private key. Limits: limits.h.
-// Time comes from the caller's clock so that expiry can be tested. Source: ARCHITECTURE.md, "Keys of the node".
+// The private request keys of key_protectiond. They are drawn here, never leave, and die here: by destroy(), by expiry,
+// with the process. Threads: any; one lock, held for look-ups only (decapsulation runs outside it). Owns: every private
+// key. Limits: limits.h. Time comes from the caller's clock so that expiry can be tested. Source: ARCHITECTURE.md,
+// "Keys of the node".
 #pragma once
 #include <functional>
 #include <map>
@@ -35,7 +36,8 @@ class KeyStore {
 
   // Errors: kBadRequest (binding key, lifetime), kUnsupportedFeature (suite), kOverloaded (too many living keys).
   Result<KeyFacts> generate(uint32_t suite, ByteView binding_public_key, uint64_t lifetime_ms);
-  // Errors: kNotFound (unknown, destroyed or expired key), kBadRequest (wrong length, low-order point). Cost: about 0.3 ms.
+  // Errors: kNotFound (unknown, destroyed or expired key), kBadRequest (wrong length, low-order point). Cost: about 0.3
+  // ms.
   Result<SealedSecret> decap_and_seal(const std::string& uuid, ByteView enc);
   Result<KeyFacts> get(const std::string& uuid);
   Result<void> destroy(const std::string& uuid);
@@ -43,7 +45,8 @@ class KeyStore {
     std::vector<KeyFacts> keys;
     std::string next_page_token;  // empty: the end
   };
-  // In the order of their UUIDs; a key made meanwhile may or may not appear. page_size 0 = kMaxPageSize; more is kBadRequest.
+  // In the order of their UUIDs; a key made meanwhile may or may not appear. page_size 0 = kMaxPageSize; more is
+  // kBadRequest.
   Result<Page> enumerate(size_t page_size, const std::string& page_token);
   // Drops expired keys; every other call does so for the key it is about.
   void reap();

@@ -32,7 +32,8 @@ TEST_F(Store, AnswersOnlySealedToTheBindingKeyAndBoundToTheRequest) {
     auto sealed = store.decap_and_seal(key->uuid, sent->enc);
     ASSERT_TRUE(sealed);
     auto open = [&](const std::string& uuid, ByteView enc) {
-      auto context = crypto::ReceiverContext::from_private_key(crypto::kDecapSealSuite, binding_.private_key.view(), sealed->binding_enc, crypto::decap_seal_info());
+      auto context = crypto::ReceiverContext::from_private_key(crypto::kDecapSealSuite, binding_.private_key.view(),
+                                                               sealed->binding_enc, crypto::decap_seal_info());
       return context->open(crypto::decap_seal_aad(key->kem, uuid, enc), sealed->sealed);
     };
     auto shared = open(key->uuid, sent->enc);
@@ -45,7 +46,8 @@ TEST_F(Store, AnswersOnlySealedToTheBindingKeyAndBoundToTheRequest) {
 
 TEST_F(Store, ADestroyedOrExpiredKeyAnswersNothing) {
   KeyStore store(clocks());
-  auto key = store.generate(kXWing, binding_.public_key, 60'000), other = store.generate(kXWing, binding_.public_key, 60'000);
+  auto key = store.generate(kXWing, binding_.public_key, 60'000),
+       other = store.generate(kXWing, binding_.public_key, 60'000);
   auto sent = crypto::kem_encapsulate(key->kem, key->public_key);
   EXPECT_TRUE(store.destroy(key->uuid));
   EXPECT_EQ(store.decap_and_seal(key->uuid, sent->enc).error().code, Code::kNotFound);
@@ -103,7 +105,9 @@ TEST_F(Store, EnumeratesEveryKeyOnceInPages) {
   EXPECT_EQ(store.enumerate(1, std::string(37, 'x')).error().code, Code::kBadRequest);
 }
 
-TEST_F(Store, EveryStartHasABootIdOfItsOwn) { EXPECT_NE(KeyStore(clocks()).boot_id(), KeyStore(clocks()).boot_id()); }
+TEST_F(Store, EveryStartHasABootIdOfItsOwn) {
+  EXPECT_NE(KeyStore(clocks()).boot_id(), KeyStore(clocks()).boot_id());
+}
 
 }  // namespace
 }  // namespace tie::kps

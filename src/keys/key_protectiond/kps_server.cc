@@ -32,8 +32,10 @@ std::shared_ptr<grpc::Server> make_server(grpc::Service& service) {
 }  // namespace
 
 Result<std::unique_ptr<KpsServer>> KpsServer::start(const ListenOptions& options, grpc::Service& service) {
-  if (options.socket.empty() && options.tcp_address.empty()) return fail(Code::kBadRequest, "key_protectiond needs a socket or an address to listen on");
-  if (!options.tcp_address.empty() && !options.tls) return fail(Code::kBadRequest, "a TCP address needs a certificate: the control calls must know their peer");
+  if (options.socket.empty() && options.tcp_address.empty())
+    return fail(Code::kBadRequest, "key_protectiond needs a socket or an address to listen on");
+  if (!options.tcp_address.empty() && !options.tls)
+    return fail(Code::kBadRequest, "a TCP address needs a certificate: the control calls must know their peer");
   std::unique_ptr<KpsServer> out(new KpsServer(options.peer_uid));
   if (!options.tcp_address.empty()) {
     TIE_TRY(keys::TlsContext tls, keys::TlsContext::server(*options.tls));
@@ -51,7 +53,9 @@ Result<std::unique_ptr<KpsServer>> KpsServer::start(const ListenOptions& options
   return out;
 }
 
-KpsServer::~KpsServer() { stop(Deadline::in_ms(0)); }
+KpsServer::~KpsServer() {
+  stop(Deadline::in_ms(0));
+}
 
 void KpsServer::stop(Deadline deadline) {
   if (server_ == nullptr) return;
@@ -67,7 +71,8 @@ void KpsServer::accept_unix_peers() {
   while (!stopping_) {
     auto connection = os::accept_unix(unix_listener_.get(), Deadline::in_ms(kAcceptPollMs));
     if (!connection) {
-      if (connection.error().code != Code::kDeadline) std::this_thread::sleep_for(std::chrono::milliseconds(kAcceptPollMs));
+      if (connection.error().code != Code::kDeadline)
+        std::this_thread::sleep_for(std::chrono::milliseconds(kAcceptPollMs));
       continue;
     }
     if (peer_uid_) {
@@ -82,10 +87,12 @@ void KpsServer::accept_tcp_peers() {
   while (!stopping_) {
     auto connection = os::accept_unix(tcp_listener_.get(), Deadline::in_ms(kAcceptPollMs));
     if (!connection) {
-      if (connection.error().code != Code::kDeadline) std::this_thread::sleep_for(std::chrono::milliseconds(kAcceptPollMs));
+      if (connection.error().code != Code::kDeadline)
+        std::this_thread::sleep_for(std::chrono::milliseconds(kAcceptPollMs));
       continue;
     }
-    if (handshakes_ >= kMaxHandshakes) continue;  // closed: strangers who connect and stay silent cost no more than this
+    if (handshakes_ >= kMaxHandshakes)
+      continue;  // closed: strangers who connect and stay silent cost no more than this
     ++handshakes_;
     try {
       std::thread([this, tcp = std::move(*connection)]() mutable { greet(std::move(tcp)); }).detach();

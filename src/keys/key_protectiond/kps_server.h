@@ -1,6 +1,7 @@
-// Where key_protectiond listens: a unix socket (the peer's user is checked where users differ) and, for a key service on another host,
-// TCP under mutual TLS. Connections are accepted here and handed to gRPC only once the peer is known. Threads: start() and stop() on one;
-// an accepting thread for each listener. Limits: kMaxHandshakes at once, each kHandshakeMs.
+// Where key_protectiond listens: a unix socket (the peer's user is checked where users differ) and, for a key service
+// on another host, TCP under mutual TLS. Connections are accepted here and handed to gRPC only once the peer is known.
+// Threads: start() and stop() on one; an accepting thread for each listener. Limits: kMaxHandshakes at once, each
+// kHandshakeMs.
 #pragma once
 #include <atomic>
 #include <memory>

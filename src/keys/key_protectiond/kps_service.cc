@@ -22,15 +22,18 @@ grpc::Status ended(grpc::ServerContext* context, const Result<void>& outcome) {
 
 Result<void> KpsService::add_evidence(const KeyFacts& facts, const std::string& challenge, v1::KEMKey& out) const {
   if (challenge.empty()) return {};
-  const attestation::KeyServiceClaims claims{facts.public_key, static_cast<uint16_t>(facts.kem), facts.binding_public_key, facts.expires_unix_ms, facts.uuid};
+  const attestation::KeyServiceClaims claims{facts.public_key, static_cast<uint16_t>(facts.kem),
+                                             facts.binding_public_key, facts.expires_unix_ms, facts.uuid};
   TIE_TRY(const attestation::Evidence evidence, signer_.state(attestation::encode(claims), as_bytes(challenge)));
   attestation::to_proto(evidence, *out.mutable_evidence());
   return {};
 }
 
-grpc::Status KpsService::GenerateKEMKeypair(grpc::ServerContext* context, const v1::GenerateKEMKeypairRequest* request, v1::KEMKey* reply) {
+grpc::Status KpsService::GenerateKEMKeypair(grpc::ServerContext* context, const v1::GenerateKEMKeypairRequest* request,
+                                            v1::KEMKey* reply) {
   return ended(context, [&]() -> Result<void> {
-    TIE_TRY(const KeyFacts facts, store_.generate(request->suite(), as_bytes(request->binding_public_key()), request->lifetime_ms()));
+    TIE_TRY(const KeyFacts facts,
+            store_.generate(request->suite(), as_bytes(request->binding_public_key()), request->lifetime_ms()));
     fill(facts, *reply);
     auto stated = add_evidence(facts, request->challenge(), *reply);
     if (!stated) (void)store_.destroy(facts.uuid);  // the caller never learns of a key it asked for wrongly
@@ -38,16 +41,19 @@ grpc::Status KpsService::GenerateKEMKeypair(grpc::ServerContext* context, const 
   }());
 }
 
-grpc::Status KpsService::DecapAndSeal(grpc::ServerContext* context, const v1::DecapAndSealRequest* request, v1::DecapAndSealReply* reply) {
+grpc::Status KpsService::DecapAndSeal(grpc::ServerContext* context, const v1::DecapAndSealRequest* request,
+                                      v1::DecapAndSealReply* reply) {
   return ended(context, [&]() -> Result<void> {
-    TIE_TRY(const SealedSecret sealed, store_.decap_and_seal(request->key_uuid(), as_bytes(request->encapsulated_key())));
+    TIE_TRY(const SealedSecret sealed,
+            store_.decap_and_seal(request->key_uuid(), as_bytes(request->encapsulated_key())));
     reply->set_binding_enc(to_string(sealed.binding_enc));
     reply->set_sealed_secret(to_string(sealed.sealed));
     return {};
   }());
 }
 
-grpc::Status KpsService::EnumerateKEMKeys(grpc::ServerContext* context, const v1::EnumerateKEMKeysRequest* request, v1::EnumerateKEMKeysReply* reply) {
+grpc::Status KpsService::EnumerateKEMKeys(grpc::ServerContext* context, const v1::EnumerateKEMKeysRequest* request,
+                                          v1::EnumerateKEMKeysReply* reply) {
   return ended(context, [&]() -> Result<void> {
     TIE_TRY(const KeyStore::Page page, store_.enumerate(request->page_size(), request->page_token()));
     for (const KeyFacts& facts : page.keys) fill(facts, *reply->add_keys());
@@ -56,7 +62,8 @@ grpc::Status KpsService::EnumerateKEMKeys(grpc::ServerContext* context, const v1
   }());
 }
 
-grpc::Status KpsService::GetKEMKey(grpc::ServerContext* context, const v1::GetKEMKeyRequest* request, v1::KEMKey* reply) {
+grpc::Status KpsService::GetKEMKey(grpc::ServerContext* context, const v1::GetKEMKeyRequest* request,
+                                   v1::KEMKey* reply) {
   return ended(context, [&]() -> Result<void> {
     TIE_TRY(const KeyFacts facts, store_.get(request->key_uuid()));
     fill(facts, *reply);
@@ -64,7 +71,8 @@ grpc::Status KpsService::GetKEMKey(grpc::ServerContext* context, const v1::GetKE
   }());
 }
 
-grpc::Status KpsService::DestroyKEMKey(grpc::ServerContext* context, const v1::DestroyKEMKeyRequest* request, v1::DestroyKEMKeyReply*) {
+grpc::Status KpsService::DestroyKEMKey(grpc::ServerContext* context, const v1::DestroyKEMKeyRequest* request,
+                                       v1::DestroyKEMKeyReply*) {
   return ended(context, store_.destroy(request->key_uuid()));
 }
 

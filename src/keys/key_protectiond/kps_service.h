@@ -1,4 +1,5 @@
-// key_protectiond's gRPC face: proto/kps.proto over a KeyStore. Threads: gRPC's, any number. Holds nothing but its references.
+// key_protectiond's gRPC face: proto/kps.proto over a KeyStore. Threads: gRPC's, any number. Holds nothing but its
+// references.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -13,7 +14,8 @@ class KpsService final : public v1::KeyProtection::Service {
   explicit KpsService(KeyStore& store) : store_(store) {}
   grpc::Status GenerateKEMKeypair(grpc::ServerContext*, const v1::GenerateKEMKeypairRequest*, v1::KEMKey*) override;
   grpc::Status DecapAndSeal(grpc::ServerContext*, const v1::DecapAndSealRequest*, v1::DecapAndSealReply*) override;
-  grpc::Status EnumerateKEMKeys(grpc::ServerContext*, const v1::EnumerateKEMKeysRequest*, v1::EnumerateKEMKeysReply*) override;
+  grpc::Status EnumerateKEMKeys(grpc::ServerContext*, const v1::EnumerateKEMKeysRequest*,
+                                v1::EnumerateKEMKeysReply*) override;
   grpc::Status GetKEMKey(grpc::ServerContext*, const v1::GetKEMKeyRequest*, v1::KEMKey*) override;
   grpc::Status DestroyKEMKey(grpc::ServerContext*, const v1::DestroyKEMKeyRequest*, v1::DestroyKEMKeyReply*) override;
   grpc::Status Heartbeat(grpc::ServerContext*, const v1::HeartbeatRequest*, v1::HeartbeatReply*) override;

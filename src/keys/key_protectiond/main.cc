@@ -5,7 +5,9 @@
 #include "keys/key_protectiond/kps_server.h"
 #include "keys/key_protectiond/kps_service.h"
 #include "keys/key_protectiond/limits.h"
+#include "os/log.h"
 #include "os/process.h"
+#include "os/serving_mode.h"
 
 namespace {
 
@@ -17,6 +19,7 @@ Result<void> serve(const kps::ListenOptions& options) {
   kps::KeyStore store;
   kps::KpsService service(store);
   TIE_TRY(const auto server, kps::KpsServer::start(options, service));
+  TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
   os::notify_ready();
   while (!os::wait_readable(stop.get(), Deadline::in_ms(kps::kReapIntervalMs))) store.reap();
   server->stop(Deadline::in_ms(kps::kStopGraceMs));
@@ -28,18 +31,25 @@ Result<void> serve(const kps::ListenOptions& options) {
 int main(int argc, char** argv) {
   kps::ListenOptions options;
   keys::TlsIdentity tls;
-  CLI::App app{"Holds the private request keys of a node, and answers decapsulations only sealed to the key's binding key."};
+  CLI::App app{
+      "Holds the private request keys of a node, and answers decapsulations only sealed to the key's binding key."};
   app.add_option("--socket", options.socket, "kps.sock to serve");
-  app.add_option("--peer-uid", options.peer_uid, "only this user may connect to the socket (where workload_servicesd has a user of its own)");
-  auto* address = app.add_option("--tcp-address", options.tcp_address, "HOST:PORT to serve under mutual TLS, for a workload on another host");
+  app.add_option("--peer-uid", options.peer_uid,
+                 "only this user may connect to the socket (where workload_servicesd has a user of its own)");
+  auto* address = app.add_option("--tcp-address", options.tcp_address,
+                                 "HOST:PORT to serve under mutual TLS, for a workload on another host");
   app.add_option("--tls-certificate", tls.certificate, "PEM file with this service's certificate")->needs(address);
   app.add_option("--tls-key", tls.private_key, "PEM file with its private key")->needs(address);
-  app.add_option("--tls-authority", tls.authority, "PEM file with the authority of both sides' certificates")->needs(address);
-  app.add_option("--tls-peer-name", tls.peer_name, "DNS name that the workload's certificate must carry")->needs(address);
+  app.add_option("--tls-authority", tls.authority, "PEM file with the authority of both sides' certificates")
+      ->needs(address);
+  app.add_option("--tls-peer-name", tls.peer_name, "DNS name that the workload's certificate must carry")
+      ->needs(address);
   CLI11_PARSE(app, argc, argv);
   if (!options.tcp_address.empty()) options.tls = tls;
   auto outcome = serve(options);
   if (outcome) return 0;
+  TIE_LOG("key_protectiond", "ended: {}",
+          outcome.error().code);  // the sentence below may name paths: a launcher's log drops it
   std::fprintf(stderr, "key_protectiond: %s\n", outcome.error().message.c_str());
   return 1;
 }

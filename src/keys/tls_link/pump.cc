@@ -53,7 +53,8 @@ class Pump {
   }
   bool write_tls() {
     if (outward_.empty()) return true;
-    const int sent = SSL_write(ssl_, outward_.bytes.data() + outward_.from, static_cast<int>(outward_.to - outward_.from));
+    const int sent =
+        SSL_write(ssl_, outward_.bytes.data() + outward_.from, static_cast<int>(outward_.to - outward_.from));
     if (sent <= 0) return goes_on(sent, write_waits_for_);
     write_waits_for_ = 0;
     outward_.from += static_cast<size_t>(sent);
@@ -88,8 +89,10 @@ class Pump {
     if (!outward_.empty()) tcp_events |= write_waits_for_;
     if (outward_.empty()) plain_events |= POLLIN;
     if (!inward_.empty()) plain_events |= POLLOUT;
-    // A side from which nothing is wanted now is not polled at all: its hang-up must not cut off what is still on its way to the other.
-    std::array<pollfd, 2> fds{pollfd{tcp_events != 0 ? tcp_ : -1, tcp_events, 0}, pollfd{plain_events != 0 ? plain_ : -1, plain_events, 0}};
+    // A side from which nothing is wanted now is not polled at all: its hang-up must not cut off what is still on its
+    // way to the other.
+    std::array<pollfd, 2> fds{pollfd{tcp_events != 0 ? tcp_ : -1, tcp_events, 0},
+                              pollfd{plain_events != 0 ? plain_ : -1, plain_events, 0}};
     for (;;) {
       if (::poll(fds.data(), fds.size(), -1) >= 0) return true;  // the next read or write says what happened
       if (errno != EINTR) return false;

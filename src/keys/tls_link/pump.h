@@ -15,7 +15,8 @@ using SslPtr = std::unique_ptr<SSL, SslFree>;
 
 Result<void> make_nonblocking(int fd);
 
-// Both descriptors are non-blocking; the handshake is done. Returns when one side closed or failed; what was read before is delivered.
+// Both descriptors are non-blocking; the handshake is done. Returns when one side closed or failed; what was read
+// before is delivered.
 void pump(SSL* ssl, int tcp, int plain);
 
 }  // namespace tie::keys

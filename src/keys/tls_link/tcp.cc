@@ -21,7 +21,8 @@ using Addresses = std::unique_ptr<addrinfo, AddressFree>;
 
 Result<Addresses> resolve(const std::string& address, bool to_listen) {
   const size_t colon = address.rfind(':');
-  if (colon == std::string::npos || colon == 0) return fail(Code::kBadRequest, "an address is HOST:PORT, not '" + address + "'");
+  if (colon == std::string::npos || colon == 0)
+    return fail(Code::kBadRequest, "an address is HOST:PORT, not '" + address + "'");
   std::string host = address.substr(0, colon), port = address.substr(colon + 1);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   addrinfo hints{};
@@ -41,7 +42,8 @@ Result<void> finish_connect(int socket, const std::string& address, Deadline dea
   if (ready == 0) return fail(Code::kDeadline, "connecting to " + address + " took too long");
   int error = 0;
   socklen_t size = sizeof error;
-  if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) return fail_errno("connecting to " + address, error);
+  if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0)
+    return fail_errno("connecting to " + address, error);
   return {};
 }
 

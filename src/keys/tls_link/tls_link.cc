@@ -31,12 +31,14 @@ Result<ssl_ctx_st*> make_context(const TlsIdentity& identity, const SSL_METHOD* 
   const std::string* wrong = nullptr;
   if (SSL_CTX_use_certificate_chain_file(context, identity.certificate.c_str()) != 1) {
     wrong = &identity.certificate;
-  } else if (SSL_CTX_use_PrivateKey_file(context, identity.private_key.c_str(), SSL_FILETYPE_PEM) != 1 || SSL_CTX_check_private_key(context) != 1) {
+  } else if (SSL_CTX_use_PrivateKey_file(context, identity.private_key.c_str(), SSL_FILETYPE_PEM) != 1 ||
+             SSL_CTX_check_private_key(context) != 1) {
     wrong = &identity.private_key;
   } else if (SSL_CTX_load_verify_file(context, identity.authority.c_str()) != 1) {
     wrong = &identity.authority;
   }
-  const bool named = !identity.peer_name.empty() && X509_VERIFY_PARAM_set1_host(rules, identity.peer_name.c_str(), 0) == 1;
+  const bool named =
+      !identity.peer_name.empty() && X509_VERIFY_PARAM_set1_host(rules, identity.peer_name.c_str(), 0) == 1;
   ERR_clear_error();
   if (wrong == nullptr && named) return context;
   SSL_CTX_free(context);
@@ -51,7 +53,8 @@ Result<void> handshake(SSL* ssl, int socket, Deadline deadline) {
     const int why = SSL_get_error(ssl, said);
     ERR_clear_error();
     if (why != SSL_ERROR_WANT_READ && why != SSL_ERROR_WANT_WRITE)
-      return fail(Code::kUnauthenticated, "the TLS handshake failed: no trusted certificate of the expected name on one side");
+      return fail(Code::kUnauthenticated,
+                  "the TLS handshake failed: no trusted certificate of the expected name on one side");
     pollfd wait{socket, static_cast<short>(why == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT), 0};
     const int ready = ::poll(&wait, 1, static_cast<int>(std::min<int64_t>(deadline.remaining_ms(), 1000)));
     if (ready < 0 && errno != EINTR) return fail_errno("poll", errno);
@@ -62,18 +65,21 @@ Result<void> handshake(SSL* ssl, int socket, Deadline deadline) {
 }  // namespace
 
 Result<TlsContext> TlsContext::server(const TlsIdentity& identity) {
-  TIE_TRY(ssl_ctx_st* context, make_context(identity, TLS_server_method()));
+  TIE_TRY(ssl_ctx_st * context, make_context(identity, TLS_server_method()));
   return TlsContext(context, true);
 }
 
 Result<TlsContext> TlsContext::client(const TlsIdentity& identity) {
-  TIE_TRY(ssl_ctx_st* context, make_context(identity, TLS_client_method()));
+  TIE_TRY(ssl_ctx_st * context, make_context(identity, TLS_client_method()));
   return TlsContext(context, false);
 }
 
-TlsContext::TlsContext(TlsContext&& other) noexcept : context_(std::exchange(other.context_, nullptr)), is_server_(other.is_server_) {}
+TlsContext::TlsContext(TlsContext&& other) noexcept
+    : context_(std::exchange(other.context_, nullptr)), is_server_(other.is_server_) {}
 
-TlsContext::~TlsContext() { SSL_CTX_free(context_); }
+TlsContext::~TlsContext() {
+  SSL_CTX_free(context_);
+}
 
 Result<os::Fd> start_tls(const TlsContext& context, os::Fd tcp, Deadline deadline, std::function<void()> ended) {
   TIE_CHECK_OK(make_nonblocking(tcp.get()));
@@ -88,7 +94,8 @@ Result<os::Fd> start_tls(const TlsContext& context, os::Fd tcp, Deadline deadlin
   TIE_TRY(auto pair, os::socket_pair());
   TIE_CHECK_OK(make_nonblocking(pair.second.get()));
   try {
-    std::thread([ssl = std::move(ssl), tcp = std::move(tcp), plain = std::move(pair.second), ended = std::move(ended)]() mutable {
+    std::thread([ssl = std::move(ssl), tcp = std::move(tcp), plain = std::move(pair.second),
+                 ended = std::move(ended)]() mutable {
       pump(ssl.get(), tcp.get(), plain.get());
       plain.close();
       tcp.close();

@@ -1,6 +1,7 @@
 // Mutually authenticated TLS 1.3 over TCP, as a plain descriptor: bytes written to it leave encrypted, and the reverse.
 // Threads: any; each link has one pumping thread, which ends with either side. Owns: the sockets until the link ends.
-// Deadlines bound connecting and the handshake. Errors: kIo (cannot connect), kUnauthenticated (certificate, name), kDeadline.
+// Deadlines bound connecting and the handshake. Errors: kIo (cannot connect), kUnauthenticated (certificate, name),
+// kDeadline.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -38,7 +39,9 @@ class TlsContext {
 Result<os::Fd> listen_tcp(const std::string& address);
 Result<os::Fd> connect_tcp(const std::string& address, Deadline deadline);
 
-// Does the handshake on `tcp` and starts pumping. Returns the plain end; `ended` is called once, on the pumping thread, when the link is gone.
-Result<os::Fd> start_tls(const TlsContext& context, os::Fd tcp, Deadline deadline, std::function<void()> ended = nullptr);
+// Does the handshake on `tcp` and starts pumping. Returns the plain end; `ended` is called once, on the pumping thread,
+// when the link is gone.
+Result<os::Fd> start_tls(const TlsContext& context, os::Fd tcp, Deadline deadline,
+                         std::function<void()> ended = nullptr);
 
 }  // namespace tie::keys

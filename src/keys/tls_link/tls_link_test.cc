@@ -22,8 +22,10 @@ class TlsLink : public ::testing::Test {
   void SetUp() override {
     folder_ = fs::temp_directory_path() / ("tietls" + random_hex(4));
     fs::create_directories(folder_);
-    if (!make_authority(folder_, "ca") || !make_authority(folder_, "otherca")) GTEST_SKIP() << "no openssl command to make certificates with";
-    ASSERT_TRUE(make_certificate(folder_, "ca", "service") && make_certificate(folder_, "ca", "workload") && make_certificate(folder_, "otherca", "stranger"));
+    if (!make_authority(folder_, "ca") || !make_authority(folder_, "otherca"))
+      GTEST_SKIP() << "no openssl command to make certificates with";
+    ASSERT_TRUE(make_certificate(folder_, "ca", "service") && make_certificate(folder_, "ca", "workload") &&
+                make_certificate(folder_, "otherca", "stranger"));
     auto listener = listen_tcp("127.0.0.1:0");
     ASSERT_TRUE(listener) << listener.error().message;
     listener_ = std::move(*listener);
@@ -101,7 +103,8 @@ TEST_F(TlsLink, WhatWasWrittenBeforeTheEndArrives) {
     EXPECT_TRUE(os::write_all(ends.client->get(), text, Deadline::in_ms(5000)));
     ends.client->close();
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the writer is ahead: its end is seen while bytes are on their way
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(100));  // the writer is ahead: its end is seen while bytes are on their way
   EXPECT_TRUE(os::read_exact(ends.server->get(), got, Deadline::in_ms(5000)));
   writer.join();
   EXPECT_EQ(got, text);

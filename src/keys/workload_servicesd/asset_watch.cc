@@ -19,20 +19,25 @@ void append_stat(Bytes& out, const std::string& path) {
   struct stat st{};
   if (::stat(path.c_str(), &st) != 0) return;
   append(out, path);
-  for (uint64_t number : {static_cast<uint64_t>(st.st_ino), static_cast<uint64_t>(st.st_size), static_cast<uint64_t>(st.st_mtim.tv_sec),
-                          static_cast<uint64_t>(st.st_mtim.tv_nsec), static_cast<uint64_t>(st.st_ctim.tv_sec), static_cast<uint64_t>(st.st_ctim.tv_nsec)})
+  for (uint64_t number : {static_cast<uint64_t>(st.st_ino), static_cast<uint64_t>(st.st_size),
+                          static_cast<uint64_t>(st.st_mtim.tv_sec), static_cast<uint64_t>(st.st_mtim.tv_nsec),
+                          static_cast<uint64_t>(st.st_ctim.tv_sec), static_cast<uint64_t>(st.st_ctim.tv_nsec)})
     append_u64_be(out, number);
 }
 
 }  // namespace
 
-AssetWatch::AssetWatch(std::string manifest, std::string assets) : manifest_(std::move(manifest)), assets_(std::move(assets)) { known_ = last_ = fingerprint(); }
+AssetWatch::AssetWatch(std::string manifest, std::string assets)
+    : manifest_(std::move(manifest)), assets_(std::move(assets)) {
+  known_ = last_ = fingerprint();
+}
 
 std::string AssetWatch::fingerprint() const {
   std::vector<std::string> paths;
   for (const char* folder : {"/models", "/prompts"}) {
     std::error_code error;
-    for (auto entry = fs::recursive_directory_iterator(assets_ + folder, error); !error && entry != fs::recursive_directory_iterator() && paths.size() < kMaxFilesLookedAt;
+    for (auto entry = fs::recursive_directory_iterator(assets_ + folder, error);
+         !error && entry != fs::recursive_directory_iterator() && paths.size() < kMaxFilesLookedAt;
          entry.increment(error))
       paths.push_back(entry->path());
   }

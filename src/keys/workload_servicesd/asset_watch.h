@@ -1,6 +1,6 @@
-// Notices that models or system prompts were replaced: their facts are read again, so that the keeper makes keys that state them.
-// Looks at names, sizes, times and inodes only; the files are hashed when those differ and have been still for one look.
-// Threads: one. Source: ARCHITECTURE.md, "Keys of the node" (a change of assets rotates keys).
+// Notices that models or system prompts were replaced: their facts are read again, so that the keeper makes keys that
+// state them. Looks at names, sizes, times and inodes only; the files are hashed when those differ and have been still
+// for one look. Threads: one. Source: ARCHITECTURE.md, "Keys of the node" (a change of assets rotates keys).
 #pragma once
 #include <optional>
 #include <string>
@@ -12,7 +12,8 @@ namespace tie::wsd {
 class AssetWatch {
  public:
   AssetWatch(std::string manifest, std::string assets);
-  // The new facts after a change, once; nullopt when nothing changed, when it still changes, or when it cannot be read (tried again).
+  // The new facts after a change, once; nullopt when nothing changed, when it still changes, or when it cannot be read
+  // (tried again).
   std::optional<NodeFacts> look();
 
  private:

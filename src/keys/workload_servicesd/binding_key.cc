@@ -13,9 +13,11 @@ Result<std::shared_ptr<const BindingKey>> BindingKey::generate() {
   return std::shared_ptr<const BindingKey>(new BindingKey(std::move(memory), std::move(pair.public_key)));
 }
 
-Result<SecretBytes> BindingKey::open(crypto::KemId request_kem, std::string_view key_uuid, ByteView enc, const SealedSecret& answer) const {
-  TIE_TRY(crypto::ReceiverContext context, crypto::ReceiverContext::from_private_key(crypto::kDecapSealSuite, private_key_.view(), answer.binding_enc,
-                                                                                    crypto::decap_seal_info()));
+Result<SecretBytes> BindingKey::open(crypto::KemId request_kem, std::string_view key_uuid, ByteView enc,
+                                     const SealedSecret& answer) const {
+  TIE_TRY(crypto::ReceiverContext context,
+          crypto::ReceiverContext::from_private_key(crypto::kDecapSealSuite, private_key_.view(), answer.binding_enc,
+                                                    crypto::decap_seal_info()));
   return context.open(crypto::decap_seal_aad(request_kem, key_uuid, enc), answer.sealed);
 }
 

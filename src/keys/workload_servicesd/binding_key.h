@@ -1,5 +1,5 @@
-// A binding key: the X-Wing key to which key_protectiond seals what it decapsulates. Drawn here, used here, dies here; one for each
-// request key. Threads: any, concurrently (immutable). Source: ARCHITECTURE.md, "Keys of the node".
+// A binding key: the X-Wing key to which key_protectiond seals what it decapsulates. Drawn here, used here, dies here;
+// one for each request key. Threads: any, concurrently (immutable). Source: ARCHITECTURE.md, "Keys of the node".
 #pragma once
 #include <memory>
 #include <string>
@@ -18,11 +18,14 @@ class BindingKey {
   static Result<std::shared_ptr<const BindingKey>> generate();
   const Bytes& public_key() const { return public_key_; }
   bool in_hidden_memory() const { return private_key_.hidden(); }
-  // The shared secret of `enc` under the request key `key_uuid`. kCorrupt when the answer is for another key or another enc.
-  Result<SecretBytes> open(crypto::KemId request_kem, std::string_view key_uuid, ByteView enc, const SealedSecret& answer) const;
+  // The shared secret of `enc` under the request key `key_uuid`. kCorrupt when the answer is for another key or another
+  // enc.
+  Result<SecretBytes> open(crypto::KemId request_kem, std::string_view key_uuid, ByteView enc,
+                           const SealedSecret& answer) const;
 
  private:
-  BindingKey(SecretMemory private_key, Bytes public_key) : private_key_(std::move(private_key)), public_key_(std::move(public_key)) {}
+  BindingKey(SecretMemory private_key, Bytes public_key)
+      : private_key_(std::move(private_key)), public_key_(std::move(public_key)) {}
   SecretMemory private_key_;
   Bytes public_key_;
 };

@@ -3,11 +3,13 @@
 namespace tie::wsd {
 
 attestation::WorkloadClaims workload_claims(ByteView binding_public_key, const NodeFacts& facts) {
-  return {Bytes(binding_public_key.begin(), binding_public_key.end()), facts.release_id, facts.model_ids(), facts.prompt_digests};
+  return {Bytes(binding_public_key.begin(), binding_public_key.end()), facts.release_id, facts.model_ids(),
+          facts.prompt_digests};
 }
 
-v1::AttestationBundle make_bundle(const attestation::KemClaims& claims, const NodeFacts& facts, const attestation::Evidence& workload,
-                                  const attestation::Evidence& key_service, uint64_t publication_epoch) {
+v1::AttestationBundle make_bundle(const attestation::KemClaims& claims, const NodeFacts& facts,
+                                  const attestation::Evidence& workload, const attestation::Evidence& key_service,
+                                  uint64_t publication_epoch) {
   v1::AttestationBundle out;
   v1::KemClaims& kem = *out.mutable_kem();
   kem.set_suite(claims.suite);

@@ -11,7 +11,8 @@ namespace tie::wsd {
 // What the workload states: its binding key and what runs here.
 attestation::WorkloadClaims workload_claims(ByteView binding_public_key, const NodeFacts& facts);
 
-v1::AttestationBundle make_bundle(const attestation::KemClaims& claims, const NodeFacts& facts, const attestation::Evidence& workload,
-                                  const attestation::Evidence& key_service, uint64_t publication_epoch);
+v1::AttestationBundle make_bundle(const attestation::KemClaims& claims, const NodeFacts& facts,
+                                  const attestation::Evidence& workload, const attestation::Evidence& key_service,
+                                  uint64_t publication_epoch);
 
 }  // namespace tie::wsd

@@ -17,9 +17,14 @@ Result<std::unique_ptr<FramedServer>> FramedServer::start(const std::string& pat
 }
 
 FramedServer::FramedServer(os::Fd listener, Options options, Serve serve)
-    : listener_(std::move(listener)), options_(options), serve_(std::move(serve)), acceptor_([this] { accept_loop(); }) {}
+    : listener_(std::move(listener)),
+      options_(options),
+      serve_(std::move(serve)),
+      acceptor_([this] { accept_loop(); }) {}
 
-FramedServer::~FramedServer() { stop(); }
+FramedServer::~FramedServer() {
+  stop();
+}
 
 void FramedServer::stop() {
   {

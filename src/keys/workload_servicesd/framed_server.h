@@ -1,7 +1,7 @@
-// A unix socket that takes framed requests: a bounded number of connections, a thread for each (they are few and mostly idle: the
-// helpers of the prewarmed pool connect early). Threads: start() and stop() on one; `serve` runs on the connections' threads.
-// Owns: the listener, the connections, their threads. Untrusted peers: a connection over the limit, or of another user than the one
-// this socket is for (where users differ: systemd), is closed at once.
+// A unix socket that takes framed requests: a bounded number of connections, a thread for each (they are few and mostly
+// idle: the helpers of the prewarmed pool connect early). Threads: start() and stop() on one; `serve` runs on the
+// connections' threads. Owns: the listener, the connections, their threads. Untrusted peers: a connection over the
+// limit, or of another user than the one this socket is for (where users differ: systemd), is closed at once.
 #pragma once
 #include <condition_variable>
 #include <functional>

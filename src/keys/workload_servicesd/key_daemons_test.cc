@@ -65,7 +65,8 @@ class Process {
 // Keeps what workload_servicesd published last.
 class Control final : public v1::CloudBoardControl::Service {
  public:
-  grpc::Status PublishKeys(grpc::ServerContext*, const v1::PublishKeysRequest* request, v1::PublishKeysReply* reply) override {
+  grpc::Status PublishKeys(grpc::ServerContext*, const v1::PublishKeysRequest* request,
+                           v1::PublishKeysReply* reply) override {
     std::lock_guard lock(mutex);
     last = *request;
     ++count;
@@ -99,12 +100,26 @@ class KeyDaemons : public ::testing::Test {
     fs::remove_all(root_);
   }
   std::string at(const char* name) const { return root_ / name; }
-  void start_kps() { kps_ = std::make_unique<Process>(std::vector<std::string>{std::string(TIE_BINARY_DIR "/bin/key_protectiond"), "--socket", at("kps.sock")}); }
+  void start_kps() {
+    kps_ = std::make_unique<Process>(
+        std::vector<std::string>{std::string(TIE_BINARY_DIR "/bin/key_protectiond"), "--socket", at("kps.sock")});
+  }
   void start_wsd(std::vector<std::string> more = {}) {
-    std::vector<std::string> arguments = {TIE_BINARY_DIR "/bin/workload_servicesd", "--decap-socket", at("decap.sock"), "--authorize-socket", at("authorize.sock"),
-                                          "--claims-socket", at("claims.sock"), "--control-socket", at("control.sock"),
-                                          "--release-manifest", at("manifest"), "--assets", at("assets")};
-    if (std::find(more.begin(), more.end(), "--kps-address") == more.end()) more.insert(more.end(), {"--kps-socket", at("kps.sock")});
+    std::vector<std::string> arguments = {TIE_BINARY_DIR "/bin/workload_servicesd",
+                                          "--decap-socket",
+                                          at("decap.sock"),
+                                          "--authorize-socket",
+                                          at("authorize.sock"),
+                                          "--claims-socket",
+                                          at("claims.sock"),
+                                          "--control-socket",
+                                          at("control.sock"),
+                                          "--release-manifest",
+                                          at("manifest"),
+                                          "--assets",
+                                          at("assets")};
+    if (std::find(more.begin(), more.end(), "--kps-address") == more.end())
+      more.insert(more.end(), {"--kps-socket", at("kps.sock")});
     arguments.insert(arguments.end(), more.begin(), more.end());
     wsd_ = std::make_unique<Process>(arguments);
   }
@@ -181,7 +196,8 @@ TEST_F(KeyDaemons, ASealedRequestIsOpenedOnceThroughTheTicket) {
   ASSERT_EQ(authorize(ticket_, sent->enc(), node.key.key_id), v1::OK);
   const auto reply = decap(ticket_, sent->enc(), node.key.key_id);
   ASSERT_FALSE(reply.has_error()) << reply.error().message();
-  auto opened = crypto::OpenedRequest::open(node.key.suite, node.key.key_id, sent->enc(), as_bytes(reply.shared_secret()), sent->sealed_dek());
+  auto opened = crypto::OpenedRequest::open(node.key.suite, node.key.key_id, sent->enc(),
+                                            as_bytes(reply.shared_secret()), sent->sealed_dek());
   ASSERT_TRUE(opened);
   EXPECT_EQ(to_string(*opened->chunk_opener(parameters)->open(chunk, true)), "hello");
 
@@ -214,7 +230,8 @@ TEST_F(KeyDaemons, TheSocketsTakeOnlyTheirOwnRequests) {
   authorize_request.set_enc_sha256(to_string(crypto::sha256(sent->enc())));
   auto reply = ask<v1::DecapReply>("decap.sock", authorize_request);
   EXPECT_TRUE(!reply || reply->shared_secret().empty());
-  EXPECT_EQ(decap(ticket_, sent->enc(), node.key.key_id).error().code(), v1::UNAUTHENTICATED) << "no ticket can be registered on the helpers' socket";
+  EXPECT_EQ(decap(ticket_, sent->enc(), node.key.key_id).error().code(), v1::UNAUTHENTICATED)
+      << "no ticket can be registered on the helpers' socket";
   auto fd = os::connect_unix(at("decap.sock"), Deadline::in_ms(1000));
   ASSERT_TRUE(fd);
   ASSERT_TRUE(os::write_all(fd->get(), Bytes{0xff, 0xff, 0xff, 0xff}, Deadline::in_ms(1000)));
@@ -222,24 +239,29 @@ TEST_F(KeyDaemons, TheSocketsTakeOnlyTheirOwnRequests) {
 }
 
 TEST_F(KeyDaemons, TheKeyServiceMayLiveOnAnotherHostUnderMutualTls) {
-  if (!keys::make_authority(root_, "ca") || !keys::make_certificate(root_, "ca", "service") || !keys::make_certificate(root_, "ca", "workload") ||
-      !keys::make_authority(root_, "ca2") || !keys::make_certificate(root_, "ca2", "impostor"))
+  if (!keys::make_authority(root_, "ca") || !keys::make_certificate(root_, "ca", "service") ||
+      !keys::make_certificate(root_, "ca", "workload") || !keys::make_authority(root_, "ca2") ||
+      !keys::make_certificate(root_, "ca2", "impostor"))
     GTEST_SKIP() << "no openssl command to make certificates with";
   const std::string address = "127.0.0.1:" + std::to_string(20000 + random_u64() % 20000);
   const auto start_remote = [&] {
-    kps_ = std::make_unique<Process>(std::vector<std::string>{TIE_BINARY_DIR "/bin/key_protectiond", "--tcp-address", address, "--tls-certificate", at("service.pem"),
-                                                              "--tls-key", at("service.key"), "--tls-authority", at("ca.pem"), "--tls-peer-name", "workload"});
+    kps_ = std::make_unique<Process>(std::vector<std::string>{
+        TIE_BINARY_DIR "/bin/key_protectiond", "--tcp-address", address, "--tls-certificate", at("service.pem"),
+        "--tls-key", at("service.key"), "--tls-authority", at("ca.pem"), "--tls-peer-name", "workload"});
   };
   start_remote();
-  start_wsd({"--kps-address", address, "--kps-tls-certificate", at("impostor.pem"), "--kps-tls-key", at("impostor.key"), "--kps-tls-authority", at("ca.pem"),
-             "--kps-tls-peer-name", "service"});
+  start_wsd({"--kps-address", address, "--kps-tls-certificate", at("impostor.pem"), "--kps-tls-key", at("impostor.key"),
+             "--kps-tls-authority", at("ca.pem"), "--kps-tls-peer-name", "service"});
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
   {
     std::lock_guard lock(control_.mutex);
     EXPECT_EQ(control_.last.bundles_size(), 0) << "an impostor gets no key made";
   }
-  const std::vector<std::string> honest = {"--kps-address", address, "--kps-tls-certificate", at("workload.pem"), "--kps-tls-key", at("workload.key"),
-                                           "--kps-tls-authority", at("ca.pem"), "--kps-tls-peer-name", "service"};
+  const std::vector<std::string> honest = {"--kps-address",         address,
+                                           "--kps-tls-certificate", at("workload.pem"),
+                                           "--kps-tls-key",         at("workload.key"),
+                                           "--kps-tls-authority",   at("ca.pem"),
+                                           "--kps-tls-peer-name",   "service"};
   wsd_.reset();
   start_wsd(honest);
   const auto node = wait_node();
@@ -340,10 +362,12 @@ TEST_F(KeyDaemons, RotationUnderLoadLosesNoRequest) {
         key.public_key = to_bytes(control_.last.bundles(0).kem().kem_public_key());
       }
       auto sent = crypto::SealedRequest::create(key);
-      std::this_thread::sleep_for(std::chrono::milliseconds(round % 3 * 40));  // sealed before a rotation, sent after it
+      std::this_thread::sleep_for(
+          std::chrono::milliseconds(round % 3 * 40));  // sealed before a rotation, sent after it
       Bytes ticket(32, name);
       for (int i = 0; i < 4; ++i) ticket[static_cast<size_t>(i)] = static_cast<uint8_t>(round >> (8 * i));
-      const bool good = authorize(ticket, sent->enc(), key.key_id) == v1::OK && !decap(ticket, sent->enc(), key.key_id).has_error();
+      const bool good =
+          authorize(ticket, sent->enc(), key.key_id) == v1::OK && !decap(ticket, sent->enc(), key.key_id).has_error();
       ++(good ? opened : lost);
       std::lock_guard lock(mutex);
       keys.insert(to_string(key.key_id));
@@ -370,7 +394,8 @@ TEST_F(KeyDaemons, ADecapsulationTakesAboutAMillisecond) {
     took_us.push_back(monotonic_us() - started);
   }
   std::sort(took_us.begin(), took_us.end());
-  std::printf("decapsulation: median %lld us, worst %lld us\n", static_cast<long long>(took_us[25]), static_cast<long long>(took_us[49]));
+  std::printf("decapsulation: median %lld us, worst %lld us\n", static_cast<long long>(took_us[25]),
+              static_cast<long long>(took_us[49]));
   EXPECT_LT(took_us[25], 50'000) << "far above what it costs: something waits";
 }
 
@@ -381,7 +406,8 @@ TEST_F(KeyDaemons, FreshEvidenceForAChallengeAndFlippedProgramsAreRefusedByThePo
   request.set_challenge(std::string(32, 'q'));
   auto reply = ask<v1::ClaimsReply>("claims.sock", request);
   ASSERT_TRUE(reply && !reply->has_error());
-  auto fresh = attestation::verify_bundle(reply->bundle(), policy_, {Bytes(32, 'q'), static_cast<uint64_t>(wall_clock_ms())});
+  auto fresh =
+      attestation::verify_bundle(reply->bundle(), policy_, {Bytes(32, 'q'), static_cast<uint64_t>(wall_clock_ms())});
   ASSERT_TRUE(fresh) << fresh.error().message;
   EXPECT_EQ(fresh->key.key_id, node.key.key_id);
   EXPECT_EQ(wsd_->end(SIGTERM), 0);
@@ -389,7 +415,8 @@ TEST_F(KeyDaemons, FreshEvidenceForAChallengeAndFlippedProgramsAreRefusedByThePo
   start_wsd();
   const std::string old_id = to_string(node.key.key_id);
   const auto published = wait_published([&](const auto& said) { return said.bundles(0).key_id() != old_id; });
-  auto refused = attestation::verify_bundle(published.bundles(0), policy_, {std::nullopt, static_cast<uint64_t>(wall_clock_ms())});
+  auto refused =
+      attestation::verify_bundle(published.bundles(0), policy_, {std::nullopt, static_cast<uint64_t>(wall_clock_ms())});
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("runs release"), std::string::npos);
 }

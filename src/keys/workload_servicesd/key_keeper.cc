@@ -6,9 +6,14 @@
 
 namespace tie::wsd {
 
-KeyKeeper::KeyKeeper(KeyService& service, KeyRing& ring, const attestation::SoftwareSigner& signer, NodeFacts facts, std::vector<crypto::KemId> kems,
-                     KeeperTimes times)
-    : service_(service), ring_(ring), signer_(signer), kems_(std::move(kems)), times_(times), facts_(std::move(facts)) {}
+KeyKeeper::KeyKeeper(KeyService& service, KeyRing& ring, const attestation::SoftwareSigner& signer, NodeFacts facts,
+                     std::vector<crypto::KemId> kems, KeeperTimes times)
+    : service_(service),
+      ring_(ring),
+      signer_(signer),
+      kems_(std::move(kems)),
+      times_(times),
+      facts_(std::move(facts)) {}
 
 Result<void> KeyKeeper::step(int64_t now_ms, int64_t wall_ms) {
   if (now_ms >= next_beat_ms_ || service_.link_changed()) TIE_CHECK_OK(beat(now_ms));
@@ -24,9 +29,11 @@ Result<void> KeyKeeper::beat(int64_t now_ms) {
       forget_all();
       boot_id_.clear();
     }
-    beat_backoff_ms_ = beat_backoff_ms_ == 0 ? times_.first_backoff_ms : std::min(beat_backoff_ms_ * 2, times_.last_backoff_ms);
+    beat_backoff_ms_ =
+        beat_backoff_ms_ == 0 ? times_.first_backoff_ms : std::min(beat_backoff_ms_ * 2, times_.last_backoff_ms);
     // Before the first answer nothing is lost by asking often, and the node starts sooner.
-    next_beat_ms_ = now_ms + (boot_id_.empty() ? std::min(beat_backoff_ms_, times_.first_backoff_ms) : beat_backoff_ms_);
+    next_beat_ms_ =
+        now_ms + (boot_id_.empty() ? std::min(beat_backoff_ms_, times_.first_backoff_ms) : beat_backoff_ms_);
     return std::unexpected(std::move(boot_id.error()));
   }
   if (*boot_id != boot_id_) {
@@ -52,7 +59,8 @@ Result<void> KeyKeeper::make_missing(int64_t now_ms, int64_t wall_ms) {
     if (!stale) continue;
     auto made = make_key(kem, now_ms, wall_ms);
     if (!made) {
-      make_backoff_ms_ = make_backoff_ms_ == 0 ? times_.first_backoff_ms : std::min(make_backoff_ms_ * 2, times_.last_backoff_ms);
+      make_backoff_ms_ =
+          make_backoff_ms_ == 0 ? times_.first_backoff_ms : std::min(make_backoff_ms_ * 2, times_.last_backoff_ms);
       next_make_ms_ = now_ms + make_backoff_ms_;
       return made;
     }
@@ -69,11 +77,14 @@ Result<void> KeyKeeper::make_key(crypto::KemId kem, int64_t now_ms, int64_t wall
   const auto epoch = static_cast<uint64_t>(wall_ms);
   const crypto::Digest challenge = attestation::epoch_challenge(epoch);
   TIE_TRY(const MadeKey made, service_.generate(kem, key.binding->public_key(), times_.lifetime_ms, challenge));
-  TIE_TRY(const attestation::Evidence workload, signer_.state(attestation::encode(workload_claims(key.binding->public_key(), current)), challenge));
+  TIE_TRY(const attestation::Evidence workload,
+          signer_.state(attestation::encode(workload_claims(key.binding->public_key(), current)), challenge));
   key.uuid = made.uuid;
-  key.claims = {static_cast<uint16_t>(kem), made.public_key, key.binding->public_key(), made.expires_unix_ms, current.model_ids(), current.prompt_digests};
+  key.claims = {static_cast<uint16_t>(kem), made.public_key,     key.binding->public_key(),
+                made.expires_unix_ms,       current.model_ids(), current.prompt_digests};
   key.id = attestation::key_id(key.claims);
-  key.bundle = std::make_shared<const v1::AttestationBundle>(make_bundle(key.claims, current, workload, made.evidence, epoch));
+  key.bundle =
+      std::make_shared<const v1::AttestationBundle>(make_bundle(key.claims, current, workload, made.evidence, epoch));
   key.made_at_ms = now_ms;
   key.rotate_at_ms = now_ms + times_.lifetime_ms / 2;
   key.dies_at_ms = now_ms + times_.lifetime_ms + times_.grace_ms;
@@ -92,7 +103,8 @@ void KeyKeeper::reap(int64_t now_ms) {
     for (std::string& uuid : ring_.reap(now_ms)) uuids.push_back(std::move(uuid));
     next_reap_ms_ = now_ms + times_.reap_ms;
   }
-  // Best effort: key_protectiond drops them at their expiry in any case, and without the binding key its answers are closed.
+  // Best effort: key_protectiond drops them at their expiry in any case, and without the binding key its answers are
+  // closed.
   for (const std::string& uuid : uuids) (void)service_.destroy(uuid);
 }
 

@@ -1,8 +1,9 @@
-// The life of request keys: made with both evidences at start, replaced at half of their life and when what runs here changes, dead at
-// expiry plus grace. A key service belongs to one workload: request keys whose binding keys died with an earlier start of this daemon are
-// destroyed there at first contact. All are dead when key_protectiond starts anew (its keys are gone) or stays silent through the whole back-off.
-// Threads: step() on one thread; set_facts() and facts() on any. Owns nothing secret itself: keys lie in the KeyRing.
-// Time is given, so that a day passes in a test. Source: ARCHITECTURE.md, "Keys of the node".
+// The life of request keys: made with both evidences at start, replaced at half of their life and when what runs here
+// changes, dead at expiry plus grace. A key service belongs to one workload: request keys whose binding keys died with
+// an earlier start of this daemon are destroyed there at first contact. All are dead when key_protectiond starts anew
+// (its keys are gone) or stays silent through the whole back-off. Threads: step() on one thread; set_facts() and
+// facts() on any. Owns nothing secret itself: keys lie in the KeyRing. Time is given, so that a day passes in a test.
+// Source: ARCHITECTURE.md, "Keys of the node".
 #pragma once
 #include <functional>
 #include <mutex>
@@ -27,10 +28,11 @@ struct KeeperTimes {
 
 class KeyKeeper {
  public:
-  KeyKeeper(KeyService& service, KeyRing& ring, const attestation::SoftwareSigner& signer, NodeFacts facts, std::vector<crypto::KemId> kems,
-            KeeperTimes times = {});
+  KeyKeeper(KeyService& service, KeyRing& ring, const attestation::SoftwareSigner& signer, NodeFacts facts,
+            std::vector<crypto::KemId> kems, KeeperTimes times = {});
 
-  // Does what is due at `now_ms` (monotonic); `wall_ms` stamps the publication epoch. Returns what went wrong, for the log; it will be tried again.
+  // Does what is due at `now_ms` (monotonic); `wall_ms` stamps the publication epoch. Returns what went wrong, for the
+  // log; it will be tried again.
   Result<void> step(int64_t now_ms, int64_t wall_ms);
   // A change makes new keys at the next step; requests sealed to the old ones are still served.
   void set_facts(NodeFacts facts);
@@ -52,7 +54,7 @@ class KeyKeeper {
   const std::vector<crypto::KemId> kems_;
   const KeeperTimes times_;
   mutable std::mutex mutex_;
-  NodeFacts facts_;                    // guarded by mutex_
+  NodeFacts facts_;                      // guarded by mutex_
   std::vector<std::string> to_destroy_;  // guarded by mutex_; UUIDs that key_protectiond shall forget
   std::string boot_id_;
   int64_t next_beat_ms_ = 0, next_reap_ms_ = 0, next_make_ms_ = 0;

@@ -10,7 +10,8 @@
 namespace tie::wsd {
 namespace {
 std::unexpected<Error> no_such_key() {
-  return fail(Code::kKeyUnknownOrExpired, "the node no longer has the key this request was sealed to; fetch a new bundle");
+  return fail(Code::kKeyUnknownOrExpired,
+              "the node no longer has the key this request was sealed to; fetch a new bundle");
 }
 }  // namespace
 
@@ -119,7 +120,8 @@ KeyRing::Snapshot KeyRing::snapshot(int64_t now_ms) {
     const auto& key = entry->key;
     if (key->dies_at_ms <= now_ms) continue;
     out.accepted.push_back(key->id);
-    const bool newer = std::any_of(out.published.begin(), out.published.end(), [&](const auto& other) { return other->kem == key->kem; });
+    const bool newer = std::any_of(out.published.begin(), out.published.end(),
+                                   [&](const auto& other) { return other->kem == key->kem; });
     if (!newer) out.published.push_back(key);
   }
   return out;

@@ -1,6 +1,6 @@
-// The living request keys of this node with their binding keys, and what was already decapsulated under each. A key that is not here
-// decapsulates nothing. Threads: any. Owns: the binding keys (through shared pointers: a use in flight finishes).
-// Expiry is on the monotonic clock and is checked at every use. Source: ARCHITECTURE.md, "Keys of the node".
+// The living request keys of this node with their binding keys, and what was already decapsulated under each. A key
+// that is not here decapsulates nothing. Threads: any. Owns: the binding keys (through shared pointers: a use in flight
+// finishes). Expiry is on the monotonic clock and is checked at every use. Source: ARCHITECTURE.md, "Keys of the node".
 #pragma once
 #include <condition_variable>
 #include <memory>
@@ -24,7 +24,7 @@ struct RequestKey {
   std::string uuid;  // key_protectiond's name for it
   crypto::KemId kem = crypto::KemId::kXWing;
   std::shared_ptr<const BindingKey> binding;
-  std::shared_ptr<const v1::AttestationBundle> bundle;  // as published
+  std::shared_ptr<const v1::AttestationBundle> bundle;       // as published
   int64_t made_at_ms = 0, rotate_at_ms = 0, dies_at_ms = 0;  // monotonic
 };
 
@@ -38,8 +38,8 @@ class KeyRing {
   Result<std::shared_ptr<const RequestKey>> find(ByteView key_id, int64_t now_ms);
   std::shared_ptr<const RequestKey> newest(crypto::KemId kem, int64_t now_ms);
 
-  // Remembers an encapsulated key for as long as its request key lives. kReplayed when it was there; kKeyUnknownOrExpired; when the
-  // memory is full the key is revoked and the answer is kKeyUnknownOrExpired too.
+  // Remembers an encapsulated key for as long as its request key lives. kReplayed when it was there;
+  // kKeyUnknownOrExpired; when the memory is full the key is revoked and the answer is kKeyUnknownOrExpired too.
   Result<void> mark_seen(const crypto::Digest& key_id, const crypto::Digest& enc_sha256, int64_t now_ms);
   bool was_seen(const crypto::Digest& key_id, const crypto::Digest& enc_sha256);
 

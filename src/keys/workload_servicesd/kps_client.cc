@@ -17,7 +17,8 @@ class KpsClient final : public KeyService {
  public:
   explicit KpsClient(std::unique_ptr<Link> link) : link_(std::move(link)) {}
 
-  Result<MadeKey> generate(crypto::KemId kem, ByteView binding_public_key, int64_t lifetime_ms, ByteView challenge) override {
+  Result<MadeKey> generate(crypto::KemId kem, ByteView binding_public_key, int64_t lifetime_ms,
+                           ByteView challenge) override {
     v1::GenerateKEMKeypairRequest request;
     request.set_suite(static_cast<uint16_t>(kem));
     request.set_binding_public_key(to_string(binding_public_key));
@@ -25,7 +26,8 @@ class KpsClient final : public KeyService {
     request.set_challenge(to_string(challenge));
     v1::KEMKey reply;
     TIE_CHECK_OK(call(&v1::KeyProtection::Stub::GenerateKEMKeypair, request, reply));
-    return MadeKey{reply.key_uuid(), to_bytes(reply.public_key()), reply.expires_unix_ms(), attestation::evidence_from_proto(reply.evidence())};
+    return MadeKey{reply.key_uuid(), to_bytes(reply.public_key()), reply.expires_unix_ms(),
+                   attestation::evidence_from_proto(reply.evidence())};
   }
 
   Result<SealedSecret> decap_and_seal(const std::string& uuid, ByteView enc) override {
@@ -101,7 +103,8 @@ std::unique_ptr<KeyService> connect_key_service(const std::string& socket_path) 
   return std::make_unique<KpsClient<UnixChannel>>(std::make_unique<UnixChannel>(socket_path));
 }
 
-Result<std::unique_ptr<KeyService>> connect_remote_key_service(const std::string& address, const keys::TlsIdentity& identity) {
+Result<std::unique_ptr<KeyService>> connect_remote_key_service(const std::string& address,
+                                                               const keys::TlsIdentity& identity) {
   TIE_TRY(keys::TlsContext tls, keys::TlsContext::client(identity));
   return std::make_unique<KpsClient<TlsChannel>>(std::make_unique<TlsChannel>(address, std::move(tls)));
 }

@@ -12,6 +12,7 @@
 #include "keys/workload_servicesd/request_desk.h"
 #include "os/log.h"
 #include "os/process.h"
+#include "os/serving_mode.h"
 
 namespace {
 
@@ -30,7 +31,8 @@ struct Flags {
 
 std::vector<crypto::KemId> kems_of(const std::vector<std::string>& suites) {
   std::vector<crypto::KemId> out;
-  for (const std::string& suite : suites) out.push_back(suite == "xwing" ? crypto::KemId::kXWing : crypto::KemId::kX25519HkdfSha256);
+  for (const std::string& suite : suites)
+    out.push_back(suite == "xwing" ? crypto::KemId::kXWing : crypto::KemId::kX25519HkdfSha256);
   return out;
 }
 
@@ -57,7 +59,8 @@ void keep_keys(wsd::KeyKeeper& keeper, wsd::KeyRing& ring, wsd::AssetWatch& asse
 }
 
 Result<std::unique_ptr<wsd::KeyService>> key_service_of(const Flags& flags) {
-  if (flags.kps_socket.empty() == flags.kps_address.empty()) return fail(Code::kBadRequest, "give either --kps-socket or --kps-address");
+  if (flags.kps_socket.empty() == flags.kps_address.empty())
+    return fail(Code::kBadRequest, "give either --kps-socket or --kps-address");
   if (!flags.kps_socket.empty()) return wsd::connect_key_service(flags.kps_socket);
   return wsd::connect_remote_key_service(flags.kps_address, flags.kps_tls);
 }
@@ -74,13 +77,22 @@ Result<void> serve(const Flags& flags) {
   wsd::KeyKeeper keeper(*service, ring, signer, std::move(facts), kems_of(flags.suites), flags.times);
   wsd::RequestDesk desk(*service, ring, tickets, signer);
 
-  const auto on = [&desk](bool (*serve)(wsd::RequestDesk&, int)) { return [&desk, serve](int socket) { return serve(desk, socket); }; };
-  TIE_TRY(const auto authorize, wsd::FramedServer::start(flags.authorize_socket, {wsd::kMaxAuthorizeConnections, flags.authorize_peer_uid}, on(wsd::serve_authorize)));
-  TIE_TRY(const auto decap, wsd::FramedServer::start(flags.decap_socket, {wsd::kMaxDecapConnections, flags.decap_peer_uid}, on(wsd::serve_decap)));
-  TIE_TRY(const auto claims, wsd::FramedServer::start(flags.claims_socket, {wsd::kMaxClaimsConnections, std::nullopt}, on(wsd::serve_claims)));
+  const auto on = [&desk](bool (*serve)(wsd::RequestDesk&, int)) {
+    return [&desk, serve](int socket) { return serve(desk, socket); };
+  };
+  TIE_TRY(const auto authorize,
+          wsd::FramedServer::start(flags.authorize_socket, {wsd::kMaxAuthorizeConnections, flags.authorize_peer_uid},
+                                   on(wsd::serve_authorize)));
+  TIE_TRY(const auto decap,
+          wsd::FramedServer::start(flags.decap_socket, {wsd::kMaxDecapConnections, flags.decap_peer_uid},
+                                   on(wsd::serve_decap)));
+  TIE_TRY(const auto claims, wsd::FramedServer::start(flags.claims_socket, {wsd::kMaxClaimsConnections, std::nullopt},
+                                                      on(wsd::serve_claims)));
   wsd::Publisher publisher(flags.control_socket, ring, [&keeper](const crypto::Digest& id) { keeper.revoke(id); });
   std::thread publishing([&publisher] { publisher.run(); });
-  if (!wsd::hidden_memory_available()) TIE_LOG("workload_servicesd", "no memfd_secret here: binding keys lie in locked memory");
+  TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
+  if (!wsd::hidden_memory_available())
+    TIE_LOG("workload_servicesd", "no memfd_secret here: binding keys lie in locked memory");
 
   keep_keys(keeper, ring, assets, stop.get());
   publisher.stop();
@@ -91,37 +103,53 @@ Result<void> serve(const Flags& flags) {
 
 void add_options(CLI::App& app, Flags& flags) {
   app.add_option("--decap-socket", flags.decap_socket, "wsd-decap.sock to serve: helpers only")->required();
-  app.add_option("--authorize-socket", flags.authorize_socket, "wsd-authorize.sock to serve: cloudboardd only")->required();
-  app.add_option("--claims-socket", flags.claims_socket, "wsd-claims.sock to serve: evidence over a challenge")->required();
+  app.add_option("--authorize-socket", flags.authorize_socket, "wsd-authorize.sock to serve: cloudboardd only")
+      ->required();
+  app.add_option("--claims-socket", flags.claims_socket, "wsd-claims.sock to serve: evidence over a challenge")
+      ->required();
   app.add_option("--kps-socket", flags.kps_socket, "kps.sock of key_protectiond");
-  app.add_option("--kps-address", flags.kps_address, "HOST:PORT of a key_protectiond on another host, under mutual TLS");
+  app.add_option("--kps-address", flags.kps_address,
+                 "HOST:PORT of a key_protectiond on another host, under mutual TLS");
   app.add_option("--kps-tls-certificate", flags.kps_tls.certificate, "PEM file with this node's certificate");
   app.add_option("--kps-tls-key", flags.kps_tls.private_key, "PEM file with its private key");
-  app.add_option("--kps-tls-authority", flags.kps_tls.authority, "PEM file with the authority of both sides' certificates");
-  app.add_option("--kps-tls-peer-name", flags.kps_tls.peer_name, "DNS name that the key service's certificate must carry");
+  app.add_option("--kps-tls-authority", flags.kps_tls.authority,
+                 "PEM file with the authority of both sides' certificates");
+  app.add_option("--kps-tls-peer-name", flags.kps_tls.peer_name,
+                 "DNS name that the key service's certificate must carry");
   app.add_option("--control-socket", flags.control_socket, "cloudboard-control.sock of cloudboardd")->required();
-  app.add_option("--release-manifest", flags.release_manifest, "the launcher's manifest of the installed files")->required();
+  app.add_option("--release-manifest", flags.release_manifest, "the launcher's manifest of the installed files")
+      ->required();
   app.add_option("--assets", flags.assets, "folder with models/NAME/ and prompts/")->required();
-  app.add_option("--decap-peer-uid", flags.decap_peer_uid, "only this user may decapsulate (where the helpers have a user of their own)");
+  app.add_option("--decap-peer-uid", flags.decap_peer_uid,
+                 "only this user may decapsulate (where the helpers have a user of their own)");
   app.add_option("--authorize-peer-uid", flags.authorize_peer_uid, "only this user may register tickets");
-  app.add_option("--suite", flags.suites, "request key suites, preferred first")->check(CLI::IsMember({"xwing", "x25519"}));
-  app.add_option("--key-lifetime-ms", flags.times.lifetime_ms, "life of a request key; replaced at half of it")->check(CLI::Range(1000, 7 * 24 * 3600 * 1000));
-  app.add_option("--key-grace-ms", flags.times.grace_ms, "a key still answers this long after its expiry")->check(CLI::Range(0, 300'000));
-  app.add_option("--heartbeat-ms", flags.times.heartbeat_ms, "between heartbeats with key_protectiond")->check(CLI::Range(10, 3600 * 1000));
+  app.add_option("--suite", flags.suites, "request key suites, preferred first")
+      ->check(CLI::IsMember({"xwing", "x25519"}));
+  app.add_option("--key-lifetime-ms", flags.times.lifetime_ms, "life of a request key; replaced at half of it")
+      ->check(CLI::Range(1000, 7 * 24 * 3600 * 1000));
+  app.add_option("--key-grace-ms", flags.times.grace_ms, "a key still answers this long after its expiry")
+      ->check(CLI::Range(0, 300'000));
+  app.add_option("--heartbeat-ms", flags.times.heartbeat_ms, "between heartbeats with key_protectiond")
+      ->check(CLI::Range(10, 3600 * 1000));
   app.add_option("--reap-ms", flags.times.reap_ms, "between sweeps of dead keys")->check(CLI::Range(10, 3600 * 1000));
   app.add_option("--ticket-ttl-ms", flags.ticket_ttl_ms, "life of a ticket")->check(CLI::Range(10, 60'000));
-  app.add_option("--max-requests-per-key", flags.max_requests_per_key, "then the key is revoked and replaced")->check(CLI::Range(1, 10'000'000));
+  app.add_option("--max-requests-per-key", flags.max_requests_per_key, "then the key is revoked and replaced")
+      ->check(CLI::Range(1, 10'000'000));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   Flags flags;
-  CLI::App app{"Holds the binding keys of a node, lets each request be decapsulated once, makes and publishes the request keys."};
+  CLI::App app{
+      "Holds the binding keys of a node, lets each request be decapsulated once, makes and publishes the request "
+      "keys."};
   add_options(app, flags);
   CLI11_PARSE(app, argc, argv);
   auto outcome = serve(flags);
   if (outcome) return 0;
+  TIE_LOG("workload_servicesd", "ended: {}",
+          outcome.error().code);  // the sentence below may name paths: a launcher's log drops it
   std::fprintf(stderr, "workload_servicesd: %s\n", outcome.error().message.c_str());
   return 1;
 }

@@ -1,8 +1,9 @@
 #include "keys/workload_servicesd/node_facts.h"
 
+#include <toml++/toml.h>
+
 #include <algorithm>
 #include <filesystem>
-#include <toml++/toml.h>
 
 #include "keys/workload_servicesd/limits.h"
 #include "os/fd.h"
@@ -16,7 +17,8 @@ namespace fs = std::filesystem;
 bool is_manifest_line(std::string_view line) {
   constexpr size_t kHexDigits = 64;
   if (line.size() <= kHexDigits + 2 || line.substr(kHexDigits, 2) != "  ") return false;
-  return std::all_of(line.begin(), line.begin() + kHexDigits, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+  return std::all_of(line.begin(), line.begin() + kHexDigits,
+                     [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
 // Facts for display only; a file that does not parse states none.
@@ -73,10 +75,12 @@ std::vector<crypto::Digest> NodeFacts::model_ids() const {
 Result<crypto::Digest> release_id_of(const std::string& manifest_path) {
   TIE_TRY(const Bytes text, os::read_file(manifest_path, kMaxManifestBytes));
   std::string_view left = as_text(text);
-  if (left.empty() || left.back() != '\n') return fail(Code::kCorrupt, manifest_path + " is not a whole release manifest");
+  if (left.empty() || left.back() != '\n')
+    return fail(Code::kCorrupt, manifest_path + " is not a whole release manifest");
   while (!left.empty()) {
     const size_t end = left.find('\n');
-    if (!is_manifest_line(left.substr(0, end))) return fail(Code::kCorrupt, manifest_path + " has a line that is not 'sha256  path'");
+    if (!is_manifest_line(left.substr(0, end)))
+      return fail(Code::kCorrupt, manifest_path + " has a line that is not 'sha256  path'");
     left.remove_prefix(end + 1);
   }
   return crypto::sha256(text);

@@ -1,5 +1,6 @@
-// What runs on this node, as the claims will state it: the release that the launcher measured, the models and the system prompts.
-// Called at start and when assets change. Cost: one pass over the weights (about 0.6 ms a MB). Source: docs/wire-format.md, "Identities".
+// What runs on this node, as the claims will state it: the release that the launcher measured, the models and the
+// system prompts. Called at start and when assets change. Cost: one pass over the weights (about 0.6 ms a MB). Source:
+// docs/wire-format.md, "Identities".
 #pragma once
 #include <string>
 #include <vector>
@@ -18,16 +19,18 @@ struct Model {
 
 struct NodeFacts {
   crypto::Digest release_id{};
-  std::vector<Model> models;                    // sorted by name
+  std::vector<Model> models;  // sorted by name
   std::vector<crypto::Digest> prompt_digests;
   std::vector<crypto::Digest> model_ids() const;
   bool operator==(const NodeFacts&) const = default;
 };
 
-// The digest of the release manifest, a file in sha256sum's format. kCorrupt when a line is not of that form, kNotFound, kTooLarge.
+// The digest of the release manifest, a file in sha256sum's format. kCorrupt when a line is not of that form,
+// kNotFound, kTooLarge.
 Result<crypto::Digest> release_id_of(const std::string& manifest_path);
 
-// Every folder ASSETS/models/NAME with weights, every file ASSETS/prompts/ID.json. kNotFound when there is no model at all.
+// Every folder ASSETS/models/NAME with weights, every file ASSETS/prompts/ID.json. kNotFound when there is no model at
+// all.
 Result<NodeFacts> read_node_facts(const std::string& manifest_path, const std::string& assets);
 
 }  // namespace tie::wsd

@@ -54,7 +54,9 @@ bool Publisher::publish(const KeyRing::Snapshot& snapshot) {
   context.set_deadline(rpc::call_deadline(kPublishTimeoutMs));
   const grpc::Status status = link_->stub->PublishKeys(&context, request, &reply);
   if (!status.ok()) return false;
-  if (logged_version_ != snapshot.version) TIE_LOG("workload_servicesd", "published {} keys, {} accepted", request.bundles_size(), request.accepted_key_ids_size());
+  if (logged_version_ != snapshot.version)
+    TIE_LOG("workload_servicesd", "published {} keys, {} accepted", request.bundles_size(),
+            request.accepted_key_ids_size());
   logged_version_ = snapshot.version;
   for (const std::string& id : reply.unrestorable_key_ids()) {
     auto digest = crypto::digest_from(as_bytes(id), "a key id");

@@ -1,5 +1,5 @@
-// Tells cloudboardd which keys exist: the whole set, whenever it changes and whenever cloudboardd was started anew, for ever.
-// Threads: run() on one thread of its own; stop() from any. Source: proto/cloudboard_control.proto, PublishKeys.
+// Tells cloudboardd which keys exist: the whole set, whenever it changes and whenever cloudboardd was started anew, for
+// ever. Threads: run() on one thread of its own; stop() from any. Source: proto/cloudboard_control.proto, PublishKeys.
 #pragma once
 #include <atomic>
 #include <functional>

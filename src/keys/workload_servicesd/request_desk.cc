@@ -9,8 +9,11 @@
 namespace tie::wsd {
 namespace {
 
-// What a helper hears for a bad ticket, a used one, another key's, another request's, a key that died: nothing it could learn from.
-std::unexpected<Error> not_this_request() { return fail(Code::kUnauthenticated, "this request may not be decapsulated"); }
+// What a helper hears for a bad ticket, a used one, another key's, another request's, a key that died: nothing it could
+// learn from.
+std::unexpected<Error> not_this_request() {
+  return fail(Code::kUnauthenticated, "this request may not be decapsulated");
+}
 
 void set_error(v1::ErrorDetail& out, const Error& error) {
   out.set_code(static_cast<v1::ErrorCode>(error.code));
@@ -29,7 +32,8 @@ v1::AuthorizeReply RequestDesk::authorize(const v1::AuthorizeRequest& request) {
 Result<void> RequestDesk::register_ticket(const v1::AuthorizeRequest& request) {
   const int64_t now = monotonic_ms();
   TIE_TRY(const crypto::Digest key_id, crypto::digest_from(as_bytes(request.key_id()), "a key id"));
-  TIE_TRY(const crypto::Digest enc_sha256, crypto::digest_from(as_bytes(request.enc_sha256()), "the digest of an encapsulated key"));
+  TIE_TRY(const crypto::Digest enc_sha256,
+          crypto::digest_from(as_bytes(request.enc_sha256()), "the digest of an encapsulated key"));
   TIE_TRY(const auto key, ring_.find(key_id, now));
   if (ring_.was_seen(key->id, enc_sha256)) return fail(Code::kReplayed, "this sealed request was seen before");
   return tickets_.enter(as_bytes(request.ticket()), {key_id, enc_sha256}, now);
@@ -48,7 +52,8 @@ Result<v1::DecapReply> RequestDesk::decap_once(const v1::DecapRequest& request) 
   const auto ticket = tickets_.present(as_bytes(request.ticket()), now);
   if (!ticket) return not_this_request();
   const ByteView enc = as_bytes(request.encapsulated_key());
-  const bool same = equal_constant_time(ticket->key_id, as_bytes(request.key_id())) && equal_constant_time(ticket->enc_sha256, crypto::sha256(enc));
+  const bool same = equal_constant_time(ticket->key_id, as_bytes(request.key_id())) &&
+                    equal_constant_time(ticket->enc_sha256, crypto::sha256(enc));
   if (!same) return not_this_request();
   auto key = ring_.find(ticket->key_id, now);
   if (!key || !ring_.mark_seen(ticket->key_id, ticket->enc_sha256, now)) return not_this_request();
@@ -99,18 +104,21 @@ bool serve_authorize(RequestDesk& desk, int socket) {
 }
 
 bool serve_decap(RequestDesk& desk, int socket) {
-  auto request = os::receive_message<v1::DecapRequest>(socket, kMaxRequestFrameBytes, Deadline::in_ms(kFrameDeadlineMs));
+  auto request =
+      os::receive_message<v1::DecapRequest>(socket, kMaxRequestFrameBytes, Deadline::in_ms(kFrameDeadlineMs));
   if (!request) return false;
   v1::DecapReply reply = desk.decap(request->message);
   std::string wire = reply.SerializeAsString();
-  (void)os::send_frame(socket, as_bytes(wire), {}, Deadline::in_ms(kFrameDeadlineMs));  // a helper that is gone gets nothing, and no second try
+  (void)os::send_frame(socket, as_bytes(wire), {},
+                       Deadline::in_ms(kFrameDeadlineMs));  // a helper that is gone gets nothing, and no second try
   secure_zero(wire);
   secure_zero(*reply.mutable_shared_secret());
   return false;
 }
 
 bool serve_claims(RequestDesk& desk, int socket) {
-  auto request = os::receive_message<v1::ClaimsRequest>(socket, kMaxRequestFrameBytes, Deadline::in_ms(kFrameDeadlineMs));
+  auto request =
+      os::receive_message<v1::ClaimsRequest>(socket, kMaxRequestFrameBytes, Deadline::in_ms(kFrameDeadlineMs));
   return request && os::send_message(socket, desk.claims(request->message), Deadline::in_ms(kFrameDeadlineMs));
 }
 

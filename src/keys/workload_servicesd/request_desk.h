@@ -1,6 +1,7 @@
 // The three questions that workload_servicesd answers, each on its own socket, none of which it answers for another:
-// authorize (cloudboardd: one decapsulation of this encapsulated key may happen), decap (a helper: here is the ticket, give me the
-// shared secret), claims (anyone local: fresh evidence over my challenge). Threads: any, concurrently. Source: proto/wsd.proto.
+// authorize (cloudboardd: one decapsulation of this encapsulated key may happen), decap (a helper: here is the ticket,
+// give me the shared secret), claims (anyone local: fresh evidence over my challenge). Threads: any, concurrently.
+// Source: proto/wsd.proto.
 #pragma once
 #include "keys/workload_servicesd/key_ring.h"
 #include "keys/workload_servicesd/kps_client.h"
@@ -16,8 +17,9 @@ class RequestDesk {
 
   // Errors in the reply: KEY_UNKNOWN_OR_EXPIRED, REPLAYED, OVERLOADED, BAD_REQUEST.
   v1::AuthorizeReply authorize(const v1::AuthorizeRequest& request);
-  // Errors in the reply: UNAUTHENTICATED for every refusal that concerns ticket, key or encapsulated key, with one sentence; NOT_READY
-  // when key_protectiond cannot be asked. The caller wipes the shared secret after sending. Cost: about 1 ms.
+  // Errors in the reply: UNAUTHENTICATED for every refusal that concerns ticket, key or encapsulated key, with one
+  // sentence; NOT_READY when key_protectiond cannot be asked. The caller wipes the shared secret after sending. Cost:
+  // about 1 ms.
   v1::DecapReply decap(const v1::DecapRequest& request);
   v1::ClaimsReply claims(const v1::ClaimsRequest& request);
 
@@ -31,7 +33,8 @@ class RequestDesk {
   const attestation::SoftwareSigner& signer_;
 };
 
-// One framed request and its answer on `socket`; false when the connection must end. The Message types are of proto/wsd.proto.
+// One framed request and its answer on `socket`; false when the connection must end. The Message types are of
+// proto/wsd.proto.
 bool serve_authorize(RequestDesk& desk, int socket);
 bool serve_decap(RequestDesk& desk, int socket);  // one request a connection, whatever came of it
 bool serve_claims(RequestDesk& desk, int socket);

@@ -1,4 +1,5 @@
-// Hostile messages on the three sockets, in any order, with a key service that answers: no crash, and no shared secret without a ticket.
+// Hostile messages on the three sockets, in any order, with a key service that answers: no crash, and no shared secret
+// without a ticket.
 #include "keys/workload_servicesd/key_keeper.h"
 #include "keys/workload_servicesd/request_desk.h"
 #include "keys/workload_servicesd/testing/fake_key_service.h"
@@ -8,7 +9,9 @@ using namespace tie;
 namespace {
 
 struct Node {
-  Node() : keeper(service, ring, signer, wsd::some_facts(), {crypto::KemId::kX25519HkdfSha256}) { (void)keeper.step(monotonic_ms(), 1); }
+  Node() : keeper(service, ring, signer, wsd::some_facts(), {crypto::KemId::kX25519HkdfSha256}) {
+    (void)keeper.step(monotonic_ms(), 1);
+  }
   wsd::FakeKeyService service;
   attestation::SoftwareSigner signer;
   wsd::KeyRing ring{1000};

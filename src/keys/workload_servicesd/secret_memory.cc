@@ -18,14 +18,17 @@ namespace {
 #endif
 
 constexpr size_t kPage = 4096;
-size_t whole_pages(size_t size) { return (size + kPage - 1) / kPage * kPage; }
+size_t whole_pages(size_t size) {
+  return (size + kPage - 1) / kPage * kPage;
+}
 
 // nullptr when the kernel has no such memory, or this process no more of it (it counts as locked memory).
 void* map_hidden(size_t size) {
   int fd = static_cast<int>(::syscall(SYS_memfd_secret, O_CLOEXEC));
   if (fd < 0) return nullptr;
   void* page = MAP_FAILED;
-  if (::ftruncate(fd, static_cast<off_t>(size)) == 0) page = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (::ftruncate(fd, static_cast<off_t>(size)) == 0)
+    page = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   ::close(fd);  // the mapping keeps the memory; nobody else can reach it through /proc
   return page == MAP_FAILED ? nullptr : page;
 }

@@ -1,5 +1,5 @@
-// Memory for long-lived private keys that even the kernel's own view of this process leaves out: memfd_secret where the kernel has it,
-// else locked memory outside core dumps. Zeroed when destroyed. One owner. Source: memfd_secret(2).
+// Memory for long-lived private keys that even the kernel's own view of this process leaves out: memfd_secret where the
+// kernel has it, else locked memory outside core dumps. Zeroed when destroyed. One owner. Source: memfd_secret(2).
 #pragma once
 #include "base/bytes.h"
 #include "base/result.h"

@@ -4,7 +4,8 @@
 
 namespace tie::wsd {
 
-TicketBook::TicketBook(int64_t ttl_ms, size_t capacity) : ttl_ms_(ttl_ms), capacity_(capacity != 0 ? capacity : kMaxTickets) {}
+TicketBook::TicketBook(int64_t ttl_ms, size_t capacity)
+    : ttl_ms_(ttl_ms), capacity_(capacity != 0 ? capacity : kMaxTickets) {}
 
 Result<void> TicketBook::enter(ByteView ticket, const Ticket& what, int64_t now_ms) {
   if (ticket.size() != kTicketBytes) return fail(Code::kBadRequest, "a ticket has 32 bytes");
@@ -12,7 +13,8 @@ Result<void> TicketBook::enter(ByteView ticket, const Ticket& what, int64_t now_
   std::lock_guard lock(mutex_);
   drop_expired(now_ms);
   if (entries_.size() >= capacity_) return fail(Code::kOverloaded, "too many tickets wait to be used");
-  if (!entries_.try_emplace(name, Entry{what, now_ms + ttl_ms_}).second) return fail(Code::kAlreadyExists, "this ticket is registered already");
+  if (!entries_.try_emplace(name, Entry{what, now_ms + ttl_ms_}).second)
+    return fail(Code::kAlreadyExists, "this ticket is registered already");
   by_expiry_.emplace_back(now_ms + ttl_ms_, name);
   return {};
 }
@@ -39,8 +41,8 @@ size_t TicketBook::size() {
   return entries_.size();
 }
 
-// Tickets expire in the order of their registration. A used ticket's row is dropped here too, so the queue is bounded by what was
-// registered within one lifetime of a ticket.
+// Tickets expire in the order of their registration. A used ticket's row is dropped here too, so the queue is bounded
+// by what was registered within one lifetime of a ticket.
 void TicketBook::drop_expired(int64_t now_ms) {
   while (!by_expiry_.empty() && by_expiry_.front().first <= now_ms) {
     auto at = entries_.find(by_expiry_.front().second);

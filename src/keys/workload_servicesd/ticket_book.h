@@ -1,6 +1,6 @@
-// Tickets: cloudboardd's word, given in advance, that one encapsulated key may be decapsulated once. A ticket leaves the book when it
-// is presented, whatever comes of it, and by itself after kTicketTtlMs. Threads: any. Limits: kMaxTickets.
-// Source: ARCHITECTURE.md, "One ticket, one decapsulation".
+// Tickets: cloudboardd's word, given in advance, that one encapsulated key may be decapsulated once. A ticket leaves
+// the book when it is presented, whatever comes of it, and by itself after kTicketTtlMs. Threads: any. Limits:
+// kMaxTickets. Source: ARCHITECTURE.md, "One ticket, one decapsulation".
 #pragma once
 #include <deque>
 #include <map>

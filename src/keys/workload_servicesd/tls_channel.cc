@@ -10,7 +10,8 @@
 
 namespace tie::wsd {
 
-TlsChannel::TlsChannel(std::string address, keys::TlsContext tls) : address_(std::move(address)), tls_(std::move(tls)), keeper_([this] { keep_connected(); }) {}
+TlsChannel::TlsChannel(std::string address, keys::TlsContext tls)
+    : address_(std::move(address)), tls_(std::move(tls)), keeper_([this] { keep_connected(); }) {}
 
 TlsChannel::~TlsChannel() {
   {
@@ -38,13 +39,15 @@ void TlsChannel::keep_connected() {
     pause_ms = connect_once() ? kLinkPollMs : std::min(pause_ms * 2, kLastReconnectMs);
     std::unique_lock lock(state_->mutex);
     state_->changed.wait(lock, [this] { return state_->stopping || state_->channel == nullptr; });
-    if (state_->changed.wait_for(lock, std::chrono::milliseconds(pause_ms), [this] { return state_->stopping; })) return;
+    if (state_->changed.wait_for(lock, std::chrono::milliseconds(pause_ms), [this] { return state_->stopping; }))
+      return;
   }
 }
 
 Result<void> TlsChannel::connect_once() {
   TIE_TRY(os::Fd tcp, keys::connect_tcp(address_, Deadline::in_ms(kKeyServiceTimeoutMs)));
-  const auto ended = std::make_shared<bool>(false);  // guarded by the mutex: a link may end before its channel is in place
+  const auto ended =
+      std::make_shared<bool>(false);  // guarded by the mutex: a link may end before its channel is in place
   const auto lost = [state = state_, ended] {
     std::lock_guard lock(state->mutex);
     *ended = true;

@@ -1,5 +1,6 @@
-// The connection to a key service on another host: made again whenever it ends, with back-off; a gRPC channel lives as long as one
-// connection. Threads: channel() and changes() from any; one connecting thread of its own. Owns: the TLS context.
+// The connection to a key service on another host: made again whenever it ends, with back-off; a gRPC channel lives as
+// long as one connection. Threads: channel() and changes() from any; one connecting thread of its own. Owns: the TLS
+// context.
 #pragma once
 #include <grpcpp/grpcpp.h>
 

@@ -1,6 +1,7 @@
-// A gRPC channel on a unix socket that finds its peer again by itself, soon after the peer was restarted: this daemon's two peers come
-// and go in any order. It also counts how often the connection was lost, since a peer that answers again may be a new process that
-// knows nothing. Threads: any; one watching thread of its own. Owns: the channel and the thread.
+// A gRPC channel on a unix socket that finds its peer again by itself, soon after the peer was restarted: this daemon's
+// two peers come and go in any order. It also counts how often the connection was lost, since a peer that answers again
+// may be a new process that knows nothing. Threads: any; one watching thread of its own. Owns: the channel and the
+// thread.
 #pragma once
 #include <grpcpp/grpcpp.h>
 

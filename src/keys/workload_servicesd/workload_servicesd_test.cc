@@ -100,7 +100,8 @@ TEST_F(Keys, RotateAtHalfLifeWithOverlapAndDieAfterGrace) {
   now = kDay + kGraceMs - 1;
   EXPECT_TRUE(ring->find(first->id, now));
   now = kDay + kGraceMs;
-  EXPECT_EQ(ring->find(first->id, now).error().code, Code::kKeyUnknownOrExpired) << "checked at the use, before any reaper ran";
+  EXPECT_EQ(ring->find(first->id, now).error().code, Code::kKeyUnknownOrExpired)
+      << "checked at the use, before any reaper ran";
   ASSERT_TRUE(step());
   EXPECT_EQ(ring->size(), 2u) << "the second and the third key";
   EXPECT_GE(service.destroyed, 1);
@@ -142,7 +143,8 @@ TEST_F(Keys, ASilentKeyServiceIsAskedWithBackOffAndInTheEndEveryKeyDies) {
     (void)step();
     if (service.heartbeats != before) asked.push_back(now - kHeartbeatMs);
   }
-  EXPECT_EQ(asked, (std::vector<int64_t>{0, 1000, 3000, 7000, 15000, 31000, 63000, 127000, 255000})) << "1 to 128 s, then no key is left";
+  EXPECT_EQ(asked, (std::vector<int64_t>{0, 1000, 3000, 7000, 15000, 31000, 63000, 127000, 255000}))
+      << "1 to 128 s, then no key is left";
   EXPECT_EQ(ring->size(), 0u);
   service.reachable = true;
   now += 2000;
@@ -231,7 +233,8 @@ TEST_F(Desk, GivesTheSharedSecretOnceForATicket) {
   EXPECT_EQ(reply.suite(), 0x647au);
   EXPECT_EQ(to_bytes(reply.hpke_info()), crypto::request_info(crypto::kSuiteXWing, key->id));
   EXPECT_EQ(desk().decap(decap_request(ticket)).error().code(), v1::UNAUTHENTICATED) << "used";
-  EXPECT_EQ(desk().authorize(authorize_request(Bytes(32, 10))).error().code(), v1::REPLAYED) << "a second ticket for the same request";
+  EXPECT_EQ(desk().authorize(authorize_request(Bytes(32, 10))).error().code(), v1::REPLAYED)
+      << "a second ticket for the same request";
   EXPECT_EQ(service.decapsulated, 1);
 }
 
@@ -313,7 +316,8 @@ TEST(NodeFacts, ComeFromTheManifestAndTheAssets) {
   EXPECT_EQ(facts->prompt_digests, std::vector<crypto::Digest>{crypto::sha256(as_bytes("{}"))});
   const auto before = facts->models[0].model_id;
   put("assets/models/one/weights.gguf", "W");
-  EXPECT_NE(read_node_facts(root / "manifest", root / "assets")->models[0].model_id, before) << "one byte of the weights is another model";
+  EXPECT_NE(read_node_facts(root / "manifest", root / "assets")->models[0].model_id, before)
+      << "one byte of the weights is another model";
   put("manifest", std::string(64, 'a') + " libexec\n");
   EXPECT_EQ(release_id_of(root / "manifest").error().code, Code::kCorrupt);
   put("manifest", std::string(64, 'a') + "  libexec");

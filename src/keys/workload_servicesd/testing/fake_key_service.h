@@ -1,4 +1,5 @@
-// Stand-ins for tests: a key service in this process, whose keys, boot id and reachability the test controls. Tests only.
+// Stand-ins for tests: a key service in this process, whose keys, boot id and reachability the test controls. Tests
+// only.
 #pragma once
 #include "base/clock.h"
 #include "keys/attestation/claims.h"
@@ -10,9 +11,11 @@ namespace tie::wsd {
 
 class FakeKeyService final : public KeyService {
  public:
-  Result<MadeKey> generate(crypto::KemId kem, ByteView binding_public_key, int64_t lifetime_ms, ByteView challenge) override {
+  Result<MadeKey> generate(crypto::KemId kem, ByteView binding_public_key, int64_t lifetime_ms,
+                           ByteView challenge) override {
     if (!reachable) return unreachable();
-    TIE_TRY(const kps::KeyFacts facts, store->generate(static_cast<uint16_t>(kem), binding_public_key, static_cast<uint64_t>(lifetime_ms)));
+    TIE_TRY(const kps::KeyFacts facts,
+            store->generate(static_cast<uint16_t>(kem), binding_public_key, static_cast<uint64_t>(lifetime_ms)));
     ++generated;
     TIE_TRY(attestation::Evidence stated, evidence(facts.uuid, challenge));
     return MadeKey{facts.uuid, facts.public_key, facts.expires_unix_ms, std::move(stated)};
@@ -26,9 +29,10 @@ class FakeKeyService final : public KeyService {
   Result<attestation::Evidence> evidence(const std::string& uuid, ByteView challenge) override {
     if (!reachable) return unreachable();
     TIE_TRY(const kps::KeyFacts facts, store->get(uuid));
-    return signer.state(attestation::encode(attestation::KeyServiceClaims{facts.public_key, static_cast<uint16_t>(facts.kem), facts.binding_public_key,
-                                                                          facts.expires_unix_ms, facts.uuid}),
-                        challenge);
+    return signer.state(
+        attestation::encode(attestation::KeyServiceClaims{facts.public_key, static_cast<uint16_t>(facts.kem),
+                                                          facts.binding_public_key, facts.expires_unix_ms, facts.uuid}),
+        challenge);
   }
   Result<std::vector<std::string>> enumerate() override {
     if (!reachable) return unreachable();
@@ -64,6 +68,8 @@ inline crypto::Digest filled(uint8_t value) {
   return out;
 }
 
-inline NodeFacts some_facts() { return {filled(1), {{"model", filled(2), 2048, "llama"}}, {}}; }
+inline NodeFacts some_facts() {
+  return {filled(1), {{"model", filled(2), 2048, "llama"}}, {}};
+}
 
 }  // namespace tie::wsd
