@@ -81,7 +81,8 @@ def processes_of(marker):
 
 
 class SandboxNode:
-    """`victims`: {program name: helper}; `real`: names of the product's own programs; every other program is `fake_process`."""
+    """`victims`: {program name: helper}; `real`: names of the product's own programs; every other program is `fake_process`. With "tie" among
+    the real ones the client's whole program is installed, not its node commands alone."""
 
     def __init__(self, place, victims=None, real=(), extra=()):
         self.place = pathlib.Path(place)
@@ -102,7 +103,9 @@ class SandboxNode:
             shutil.copy(BUILD / "bin" / name if name in self.real else HELPERS / self.victims.get(name, "fake_process"), libexec / name)
         for name in ("tie-launcher", "afm-runtime-init"):
             shutil.copy(BUILD / "bin" / name, libexec / name)
-        shutil.copy(HELPERS / "node_cli", binaries / "tie")
+        shutil.copy(BUILD / "bin/tie" if "tie" in self.real else HELPERS / "node_cli", binaries / "tie")
+        if "afm-runtime" in self.real:
+            return  # the test adds a real model
         model = self.assets / "models" / MODEL
         model.mkdir(parents=True, exist_ok=True)
         for name in ("weights.gguf", "tokenizer.img", "template.jinja", "model.toml"):
@@ -112,7 +115,8 @@ class SandboxNode:
         return subprocess.run([str(self.prefix / "bin/tie"), *arguments], capture_output=True, text=True, timeout=timeout)
 
     def up_arguments(self):
-        return ["--assets", str(self.assets), "--run-dir", str(self.run), "--proxy", "none", "--startup-timeout", "15", *self.extra]
+        proxy = [] if "--proxy" in self.extra else ["--proxy", "none"]
+        return ["--assets", str(self.assets), "--run-dir", str(self.run), "--startup-timeout", "30", *proxy, *self.extra]
 
     def up(self):
         done = self.cli("up", "--detach", *self.up_arguments())
@@ -150,3 +154,26 @@ class SandboxNode:
             except ProcessLookupError:
                 pass
         shutil.rmtree(self.run, ignore_errors=True)
+
+
+def need_programs(names):
+    import pytest
+    missing = [n for n in list(names) + ["tie-launcher"] if not (BUILD / "bin" / n).exists()]
+    if missing or not (HELPERS / "attacker").exists():
+        pytest.skip(f"not built in {BUILD}: {missing or 'test helpers'}")
+
+
+def model_file():
+    """The small model of the tests, or None: ./dev model fetches it."""
+    given = os.environ.get("TIE_TEST_MODEL")
+    path = pathlib.Path(given) if given else ROOT / ".cache/models/smollm2-135m-instruct.gguf"
+    return path if path.exists() else None
+
+
+def add_model(node, gguf, name):
+    subprocess.run([str(BUILD / "bin/tie"), "model", "--assets", str(node.assets), "add", str(gguf), "--name", name], check=True, capture_output=True)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]

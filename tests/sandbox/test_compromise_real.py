@@ -1,7 +1,6 @@
 """Attacks on the real daemons from inside a victim's sandbox: the attacker stands where cb_jobhelper or tie-cloud-app would, the others are the
 product's own programs."""
 import os
-import pathlib
 import socket
 import threading
 
@@ -60,15 +59,9 @@ REAL_KEYS = ["key_protectiond", "workload_servicesd", "cloudboardd"]
 REAL_RUNTIME = ["tie-model-owner", "afm-runtime", "tie-status-probe"]
 
 
-def need_programs(names):
-    missing = [n for n in names + ["tie-launcher"] if not (sandbox_node.BUILD / "bin" / n).exists()]
-    if missing or not (sandbox_node.HELPERS / "attacker").exists():
-        pytest.skip(f"not built in {sandbox_node.BUILD}: {missing or 'test helpers'}")
-
-
 @pytest.fixture(scope="module", params=["bubblewrap", "direct"])
 def keys_node(request, tmp_path_factory):
-    need_programs(REAL_KEYS)
+    sandbox_node.need_programs(REAL_KEYS)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     node = sandbox_node.SandboxNode(tmp_path_factory.mktemp("keys"), victims={"cb_jobhelper": "attacker"}, real=REAL_KEYS,
@@ -167,21 +160,14 @@ def test_the_helper_cannot_reach_the_sockets_of_the_key_daemons(keys_node):
 
 # ---- the runtime ----
 
-def model_file():
-    given = os.environ.get("TIE_TEST_MODEL")
-    path = pathlib.Path(given) if given else sandbox_node.ROOT / ".cache/models/smollm2-135m-instruct.gguf"
-    return path if path.exists() else None
-
-
 @pytest.fixture(scope="module")
 def runtime_node(tmp_path_factory):
-    need_programs(REAL_RUNTIME + ["tie"])
-    if model_file() is None:
+    sandbox_node.need_programs(REAL_RUNTIME + ["tie"])
+    if sandbox_node.model_file() is None:
         pytest.skip("no model file: ./dev model fetches it")
     node = sandbox_node.SandboxNode(tmp_path_factory.mktemp("runtime"), victims={"tie-cloud-app": "attacker"}, real=REAL_RUNTIME,
-                                    extra=["--model", "smollm2", "--listen", "127.0.0.1:0"])
-    import subprocess
-    subprocess.run([str(sandbox_node.BUILD / "bin/tie"), "model", "--assets", str(node.assets), "add", str(model_file()), "--name", "smollm2"], check=True, capture_output=True)
+                                    extra=["--listen", "127.0.0.1:0"])
+    sandbox_node.add_model(node, sandbox_node.model_file(), "smollm2")
     node.up()
     yield node
     node.clean()
