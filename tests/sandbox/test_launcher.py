@@ -304,3 +304,30 @@ def test_a_recycle_brings_new_assets_to_request_processes_and_only_them(make_nod
     assert (staged / "models" / MODEL / "tokenizer.img").stat().st_ino != old_inode, "a mapped old file must stay whole"
     assert (staged / "prompts/p.json").exists()
     assert "starting it again" in (node.run / "log/launcher.log").read_text()
+
+
+def test_models_that_are_not_served_are_not_shown_to_any_daemon(make_node):
+    node = make_node(start=False, extra=["--model", MODEL])
+    other = node.assets / "models/model-two"
+    other.mkdir()
+    for file in (node.assets / "models" / MODEL).iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    node.up()
+    for program in ("tie-model-owner", "workload_servicesd"):
+        if os.geteuid() == 0:
+            assert os.listdir(f"/proc/{node.pid_of(program)[0]}/root{node.assets}/models") == [MODEL]
+    assert [u["name"] for u in node.status()["node"]["units"] if u["name"].startswith("afm-runtime")] == [f"afm-runtime@{MODEL}"]
+
+
+def test_two_models_get_a_container_each(make_node):
+    node = make_node(start=False)
+    other = node.assets / "models/model-two"
+    other.mkdir()
+    for file in (node.assets / "models" / MODEL).iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    node.up()
+    assert ask(connect(node.model_socket("runtime", "model-two")), "hello") == "afm-runtime"
+    assert len(node.pid_of("afm-runtime")) == 2
+    if os.geteuid() == 0:
+        seen = [sorted(os.listdir(f"/proc/{pid}/root{node.run}/runtime")) for pid in node.pid_of("afm-runtime")]
+        assert sorted(seen) == [["model-one"], ["model-two"]]

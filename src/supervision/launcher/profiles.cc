@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <thread>
 
 #include "supervision/launcher/run_directory.h"
@@ -137,13 +138,25 @@ class Planner {
   void add_files(const ProcessRow& row, os::SandboxProfile& profile) {
     std::string_view name = row.process;
     auto& binds = profile.binds;
-    if (name == "tie-model-owner" || name == "workload_servicesd") binds.push_back({.path = place_.assets});
+    if (name == "tie-model-owner" || name == "workload_servicesd") add_assets(binds);
     if (name == "workload_servicesd") binds.push_back({.path = place_.run + "/release"});
     if (name == "tie-cloud-app") binds.push_back({.path = app_assets_});
     if (name == "cloudboardd") binds.push_back({.path = place_.run + "/state/cloudboardd", .writable = true});
     if (name == "tie-proxy" && !place_.policy.empty()) binds.push_back({.path = place_.policy});
     // The runtime asks the kernel about CPUs and memory, the probe about its sibling.
     if (row.life == Life::kPerModel || name == "gpuhealthd") profile.proc = true;
+  }
+
+  // All of the operator's assets, or the chosen models of them: what is not served is neither loaded nor claimed.
+  void add_assets(std::vector<os::Bind>& binds) {
+    if (config_.models.empty()) {
+      binds.push_back({.path = place_.assets});
+      return;
+    }
+    for (const std::string& model : place_.models) binds.push_back({.path = place_.assets + "/models/" + model});
+    std::error_code ignored;
+    if (std::filesystem::is_directory(place_.assets + "/prompts", ignored))
+      binds.push_back({.path = place_.assets + "/prompts"});
   }
 
   void add_arguments(const ProcessRow& row, const std::string& model, os::SandboxProfile& profile) {
