@@ -116,6 +116,21 @@ def test_the_empty_grammar_runs_and_changes_nothing(runtime):
     assert canary.tokens == free.tokens
 
 
+def test_a_grammar_is_enforced_and_a_bad_one_refused(runtime):
+    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}, "n": {"type": "integer", "minimum": 1, "maximum": 5}}, "required": ["ok", "n"],
+              "additionalProperties": False}
+    grammar = json.dumps({"grammars": [{"json_schema": {**schema, "x-guidance": {"whitespace_flexible": False}}}]}).encode()
+    with runtime.stream() as stream:
+        for seed in range(5):
+            answer = stream.ask(PROMPT, grammar=grammar, seed=seed, max_tokens=200)
+            assert answer.error is None and answer.finish[0] in ("grammar_end", "stop")
+            value = json.loads(bytes(t for t in answer.tokens[0] if t < 256))
+            assert set(value) == {"ok", "n"} and 1 <= value["n"] <= 5 and isinstance(value["ok"], bool)
+        for bad in (b"start: /((/", b"start: " + b"(" * 60_000, b'{"grammars":[{"json_schema":{"type":"string","format":"no-such"}}]}', b"\xff"):
+            assert stream.ask(PROMPT, grammar=bad).error.startswith("BAD_REQUEST: ")
+        assert stream.ask(PROMPT, max_tokens=3, ignore_eos=1).error is None
+
+
 def test_a_prompt_over_the_context_names_both_numbers(runtime):
     with runtime.stream() as stream:
         answer = stream.ask([5] * 9000)

@@ -71,7 +71,8 @@ impl Vocabulary {
         if let Some(warning) = matcher.grammar_warnings().first() {
             return Err(shorten(warning));
         }
-        Ok(Grammar { matcher, end_ids: self.env.tok_trie().eos_tokens().to_vec() })
+        let trie = self.env.tok_trie();
+        Ok(Grammar { matcher, end_ids: trie.eos_tokens().to_vec(), n_tokens: trie.vocab_size() })
     }
 
     /// The text as tokens of this vocabulary, longest match first; for checking texts against grammars.
@@ -84,11 +85,12 @@ impl Vocabulary {
 pub struct Grammar {
     matcher: Matcher,
     end_ids: Vec<u32>,
+    n_tokens: usize,
 }
 
 impl Grammar {
     pub fn fork(&self) -> Grammar {
-        Grammar { matcher: self.matcher.deep_clone(), end_ids: self.end_ids.clone() }
+        Grammar { matcher: self.matcher.deep_clone(), end_ids: self.end_ids.clone(), n_tokens: self.n_tokens }
     }
 
     pub fn accept(&mut self, token: u32) -> Result<(), String> {
@@ -111,11 +113,12 @@ impl Grammar {
             return Ok(State::Complete);
         }
         let allowed = self.matcher.compute_mask().map_err(sentence)?;
-        let words = allowed.as_slice();
-        if words.len() > mask.len() {
+        if mask.len() * 32 < self.n_tokens {
             return Err("the mask is smaller than the vocabulary".into());
         }
-        mask[..words.len()].copy_from_slice(words);
+        let words = allowed.as_slice(); // may be longer by a word of zeros
+        let n = words.len().min(mask.len());
+        mask[..n].copy_from_slice(&words[..n]);
         Ok(State::Open)
     }
 

@@ -3,6 +3,7 @@
 use edge_grammar::{State, Token, Vocabulary};
 
 const END: u32 = 256;
+const WORDS: usize = 9; // 258 tokens
 
 fn vocabulary() -> Vocabulary {
     let mut tokens: Vec<Token> = (0..=255u8).map(|b| Token { text: vec![b], control: false }).collect();
@@ -18,7 +19,7 @@ fn allows(mask: &[u32], token: u32) -> bool {
 /// Pushes the text through the masks, as a decoder would.
 fn accepts(vocabulary: &Vocabulary, grammar: &str, text: &str) -> bool {
     let mut g = vocabulary.compile(grammar).unwrap();
-    let mut mask = vec![0; 9];
+    let mut mask = vec![0; WORDS];
     for byte in text.bytes() {
         if g.fill_mask(&mut mask).unwrap() == State::Complete || !allows(&mask, byte as u32) {
             return false;
@@ -59,7 +60,7 @@ fn lark_and_classes_inside_schemas_work() {
 fn a_control_token_is_named_not_spelled() {
     let v = vocabulary();
     let mut g = v.compile("start: <|call|> \"f\"").unwrap();
-    let mut mask = vec![0; 9];
+    let mut mask = vec![0; WORDS];
     g.fill_mask(&mut mask).unwrap();
     assert!(allows(&mask, 257));
     assert!(!allows(&mask, b'<' as u32));
@@ -100,7 +101,7 @@ fn forks_go_their_own_ways() {
     a.accept(b'b' as u32).unwrap();
     b.accept(b'c' as u32).unwrap();
     assert!(a.is_complete() && b.is_complete());
-    let mut mask = vec![0; 9];
+    let mut mask = vec![0; WORDS];
     assert_eq!(a.fill_mask(&mut mask), Ok(State::Complete));
     assert!(a.accept(END).is_ok());
     assert!(b.accept(b'x' as u32).is_err());

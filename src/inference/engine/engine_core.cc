@@ -154,6 +154,7 @@ void EngineCore::finish_request(Request& r, const Error* why) {
   ++n_ended_;
   auto at = std::find_if(requests_.begin(), requests_.end(), [&](const auto& owned) { return owned.get() == &r; });
   std::swap(*at, requests_.back());
+  if (r.spec.grammar) masks_.dispose(std::shared_ptr<Request>(std::move(requests_.back())));  // its grammar may still be at work
   requests_.pop_back();
 }
 

@@ -11,6 +11,7 @@
 
 #include "inference/bones/model.h"
 #include "inference/engine/engine_core.h"
+#include "inference/hosts/server/grammar_engine.h"
 #include "inference/hosts/server/prefix_cache.h"
 #include "inference/hosts/server/runtime_server.h"
 #include "inference/hosts/server/vocab_table.h"
@@ -36,6 +37,7 @@ struct LoadedModel {
   runtime_host::AttachedModel memory;
   std::unique_ptr<bones::ThreadPool> pool;
   std::unique_ptr<engine::BonesModel> model;
+  std::unique_ptr<runtime_host::GrammarEngine> grammars;
 };
 
 Result<LoadedModel> load(const Flags& flags, int stop_fd) {
@@ -91,7 +93,9 @@ Result<std::unique_ptr<engine::EngineCore>> make_core(const Flags& flags, Loaded
   auto image = loaded.memory.tokenizer.bytes();
   TIE_TRY(auto vocab, text::Vocab::open({reinterpret_cast<const uint8_t*>(image.data()), image.size()}));
   TIE_TRY(auto table, runtime_host::token_table(vocab));
+  loaded.grammars = std::make_unique<runtime_host::GrammarEngine>(vocab);
   engine::EngineOptions options;
+  options.grammars = loaded.grammars.get();
   options.limits.max_rows = flags.max_rows;
   options.limits.max_sequences = flags.max_batch;
   options.kv_bytes = size_t{flags.kv_mib} << 20;
@@ -125,6 +129,7 @@ Result<void> run(const Flags& flags) {
   TIE_LOG("afm-runtime", "ready after {} ms: {} kernels, {} threads, context of {} tokens", monotonic_ms() - began_ms,
           os::LogWord(loaded->model->kernels()), loaded->pool->size(), context);
   if (prefix.source != nullptr) TIE_LOG("afm-runtime", "{} system prompts restored without a forward pass", prefix.source->prompt_count());
+  loaded->grammars->prepare();  // while nobody waits for it
   bool corrupt = false;
   while (!corrupt && !os::wait_readable(stop.get(), Deadline::in_ms(prefix.source != nullptr ? kPrefixWatchMs : kIdleWaitMs))) corrupt = prefix.source != nullptr && prefix.source->corrupt();
   if (corrupt) {
