@@ -74,8 +74,7 @@ def test_each_process_is_confined(node, program):
     assert int(status["CapEff"], 16) == int(status["CapPrm"], 16) == int(status["CapBnd"], 16) == int(status["CapAmb"], 16) == 0
     assert status["NoNewPrivs"].strip() == "1" and status["Seccomp"].strip() == "2"
     # What a process gives up by itself is a second filter.
-    if program in PER_REQUEST:
-        wait_until(lambda: int(status_of(pid)["Seccomp_filters"]) >= 2, what="its serving mode")
+    wait_until(lambda: int(status_of(pid)["Seccomp_filters"]) >= 2, what="its serving mode")
     shared = {"net"} if program == "cloudboardd" else set()
     for kind in ("user", "pid", "mnt", "net", "ipc", "uts", "cgroup"):
         same = os.readlink(f"/proc/{pid}/ns/{kind}") == os.readlink(f"/proc/self/ns/{kind}")
