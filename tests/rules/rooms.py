@@ -35,7 +35,7 @@ ROOMS = {
     "client/session": {"base", "crypto", "proto", "keys/attestation"},
     "client/proxy": {"base", "os", "crypto", "proto", "client/session"},
     "client/cli": {"base", "os", "crypto", "proto", "text", "model_files", "inference/bones", "keys/attestation", "client/session", "client/proxy",
-                   "supervision/launcher", "supervision/rpc", "supervision/model_owner"},
+                   "supervision/launcher", "supervision/rpc", "supervision/model_owner", "cache/prefix"},
 }
 
 # Symbols (substrings of demangled names) that must not be in a finished program, and ones that must (so that the check can fail).

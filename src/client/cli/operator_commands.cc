@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 
+#include "client/cli/prompt_commands.h"
 #include "controller.grpc.pb.h"
 #include "supervision/launcher/run_directory.h"
 #include "supervision/rpc/unix_grpc.h"
@@ -134,6 +135,7 @@ void add_node_commands(CLI::App& app, int& exit_code) {
     });
   });
 
+  add_prompt_commands(*node, exit_code);
   add(*node, exit_code, settings, "resume", "take requests again after a drain", kLongestCallMs,
       [](Stub& stub, grpc::ClientContext& context, v1::NodeStatus& out) { return stub.Resume(&context, {}, &out); });
   add(*node, exit_code, settings, "reload", "look at the assets now and recycle with them", kLongestCallMs,

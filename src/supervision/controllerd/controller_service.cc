@@ -10,6 +10,7 @@ namespace {
 constexpr int64_t kHeartbeatMs = 1'000;
 constexpr int64_t kHandledMs = 2'000;
 constexpr int64_t kReadyWaitMs = 60'000;
+constexpr int64_t kReloadMs = 10 * 60'000;
 
 const char* gpu_name(Gpu health) {
   switch (health) {
@@ -104,8 +105,22 @@ grpc::Status ControllerService::Recycle(grpc::ServerContext* context, const v1::
   return recycle(context, {Trigger::kOperator, reason, request->drain_limit_ms()}, reply);
 }
 
+// The owner loads what changed; if it then hands out something else, the core recycles by itself, and the call returns when that is over.
 grpc::Status ControllerService::Reload(grpc::ServerContext* context, const v1::NodeReloadRequest*, v1::NodeStatus* reply) {
-  return recycle(context, {Trigger::kAssets, "assets changed", 0}, reply);
+  if (!ask_reload(node_.options().owner_socket, kReloadMs)) {
+    fill(node_.snapshot(), *reply);
+    return rpc::to_status({Code::kNotReady, "the model owner does not answer"}, context);
+  }
+  // Its next report tells the core.
+  std::string before = node_.snapshot().owner_instance();
+  (void)node_.wait([&](const Core& core) { return core.owner_instance() != before || core.recycling() || context->IsCancelled(); },
+                   Deadline::in_ms(node_.options().timing.owner_poll_ms * 2));
+  Deadline deadline = Deadline::in_ms(node_.options().core.drain_limit_ms + node_.options().core.start_limit_ms);
+  bool over = node_.wait([&](const Core& core) { return !core.recycling() || context->IsCancelled(); }, deadline);
+  Core core = node_.snapshot();
+  fill(core, *reply);
+  if (!over) return rpc::to_status({Code::kDeadline, "the recycle goes on"}, context);
+  return grpc::Status::OK;
 }
 
 grpc::Status ControllerService::Drain(grpc::ServerContext* context, const v1::NodeDrainRequest* request, v1::NodeStatus* reply) {

@@ -135,6 +135,7 @@ void Core::note(const Event& event, int64_t now_ms) {
                    // A runtime that lived through a device fault is not trusted to have survived it.
                    if (e.health == Gpu::kUnavailable && any_reachable()) {
                      renewal_due_ = true;
+                     renewal_trigger_ = Trigger::kError;
                      renewal_reason_ = "the devices were unavailable";
                    }
                    // Silence after a bad verdict does not make it a good one.
@@ -151,7 +152,8 @@ void Core::note(const Event& event, int64_t now_ms) {
                      // Runtimes that attached to the earlier owner keep its memory alive beside the new one's.
                      if (!owner_instance_.empty() && any_reachable()) {
                        renewal_due_ = true;
-                       renewal_reason_ = "the model owner was restarted";
+                       renewal_trigger_ = Trigger::kAssets;
+                       renewal_reason_ = "the model owner hands out other memory (a restart or an update)";
                      }
                      owner_instance_ = e.instance;
                    }
@@ -260,7 +262,7 @@ void Core::advance_busy(int64_t now_ms) {
 void Core::settle(int64_t now_ms) {
   auto unmet = missing(now_ms);
   if (unmet) return settle_unmet(*unmet, now_ms);
-  if (renewal_due_ && phase_ != Phase::kRecycling) return start_recycle(Trigger::kError, renewal_reason_, options_.drain_limit_ms, now_ms);
+  if (renewal_due_ && phase_ != Phase::kRecycling) return start_recycle(renewal_trigger_, renewal_reason_, options_.drain_limit_ms, now_ms);
   if (prewarm(now_ms)) return become_ready(now_ms);
   bool late = phase_deadline_ms_ != 0 && now_ms >= phase_deadline_ms_;
   if (phase_ != Phase::kReady && !late) return;

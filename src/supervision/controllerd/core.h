@@ -93,6 +93,7 @@ class Core {
   bool registered() const { return registered_; }
   const std::string& gpu_message() const { return gpu_message_; }
   const std::string& owner_message() const { return owner_message_; }
+  const std::string& owner_instance() const { return owner_instance_; }
   int64_t gpu_since_ms() const { return gpu_since_ms_; }
   int64_t owner_since_ms() const { return owner_since_ms_; }
   int64_t registered_since_ms() const { return registered_since_ms_; }
@@ -161,6 +162,7 @@ class Core {
   int64_t gpu_since_ms_, owner_since_ms_, registered_since_ms_;  // for display
   bool renewal_due_ = false;          // the runtimes outlived a device fault or hold memory of an earlier owner
   std::string renewal_reason_;
+  Trigger renewal_trigger_ = Trigger::kError;
   std::vector<RuntimeFacts> runtimes_;
   bool registered_ = false;
   uint64_t registration_number_ = 0;

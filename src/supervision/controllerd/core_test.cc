@@ -307,7 +307,7 @@ TEST(Core, ARestartedOwnerMeansARuntimeThatAttachesAnew) {
   d.send(OwnerReport{Owner::kUnknown, "", ""});
   d.send(OwnerReport{Owner::kLoading, "", "o2"});
   EXPECT_EQ(d.core.phase(), Phase::kBusy);
-  EXPECT_EQ(d.core.reason(), "the model owner was restarted");
+  EXPECT_NE(d.core.reason().find("the model owner"), std::string::npos);
 }
 
 TEST(Core, RecyclesByTimeWithJitterOfItsOwn) {

@@ -50,14 +50,25 @@ Runtime runtime_of(v1::ProbeStatus::State state) {
   }
 }
 
+// What the owner hands out, as one text: another process of it, another model or other prompts make another text, and the runtimes attach anew.
+std::string owner_identity(const v1::OwnerReply& reply) {
+  std::string out = reply.instance_id();
+  for (const v1::ModelState& model : reply.models())
+    if (!model.model_id().empty()) out += "/" + model.model() + ":" + std::to_string(model.generation());
+  return out;
+}
+
 OwnerReport judge_owner(const v1::OwnerReply& reply, const std::vector<std::string>& models) {
-  OwnerReport report{Owner::kReady, "", reply.instance_id()};
+  OwnerReport report{Owner::kReady, "", ""};
   for (const std::string& name : models) {
     auto found = std::find_if(reply.models().begin(), reply.models().end(), [&](const v1::ModelState& m) { return m.model() == name; });
-    if (found == reply.models().end()) return {Owner::kError, "it has no model " + name, reply.instance_id()};
-    if (found->state() == "error") return {Owner::kError, name + ": " + found->message(), reply.instance_id()};
+    if (found == reply.models().end()) return {Owner::kError, "it has no model " + name, ""};
+    if (found->state() == "error") return {Owner::kError, name + ": " + found->message(), ""};
     if (found->state() != "ready") report.state = Owner::kLoading;
+    if (!found->message().empty()) report.message = name + ": " + found->message();
   }
+  // Only of a complete set: a model that is still loading would look like a change when it comes.
+  if (report.state == Owner::kReady) report.instance = owner_identity(reply);
   return report;
 }
 
@@ -186,6 +197,16 @@ bool ask_recycle(const std::string& probe_socket, const SendRecycle& command, co
   request.set_drain_limit_ms(static_cast<uint32_t>(std::clamp<int64_t>(command.drain_limit_ms, 1, UINT32_MAX)));
   v1::RecycleReply reply;
   return v1::StatusProbe::NewStub(*channel)->Recycle(&context, request, &reply).ok();
+}
+
+bool ask_reload(const std::string& owner_socket, int64_t limit_ms) {
+  Deadline deadline = Deadline::in_ms(limit_ms);
+  auto socket = os::connect_unix(owner_socket, deadline);
+  if (!socket) return false;
+  v1::OwnerRequest request;
+  request.mutable_reload();
+  if (!os::send_message(socket->get(), request, deadline)) return false;
+  return os::receive_message<v1::OwnerReply>(socket->get(), kMaxOwnerReplyBytes, deadline).has_value();
 }
 
 bool ask_warmup(const std::string& probe_socket, const PeerTiming& timing) {

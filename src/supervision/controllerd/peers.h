@@ -118,6 +118,8 @@ class Registrar final : public PeerThread {
   grpc::ClientContext* advertising_ = nullptr;
 };
 
+// Asks the owner to look at its assets; true once it has loaded what changed.
+bool ask_reload(const std::string& owner_socket, int64_t limit_ms);
 // Asks one probe to warm its runtime's prefix cache.
 bool ask_warmup(const std::string& probe_socket, const PeerTiming& timing);
 // Asks one probe to recycle its runtime.

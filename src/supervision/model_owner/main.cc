@@ -20,6 +20,7 @@ using namespace tie;
 struct Flags {
   std::string socket, assets, kernels, release_id;
   unsigned threads = 0;
+  int64_t watch_ms = 3'000;
 };
 
 int give_up(const Error& error) {
@@ -41,6 +42,13 @@ Result<owner::LoadedModel> load_with_prompts(const std::string& name, const std:
   TIE_TRY(auto prompts, prefix::read_prompts(assets, name));
   model.pool = std::make_shared<prefix::PoolOwner>(prefix::PoolIdentity{model.model_id, release}, std::move(prompts));
   return model;
+}
+
+// An update of the assets is seen on disk; the controller notices what is handed out and recycles the runtimes.
+void watch_assets(owner::ModelStore& store, int quit_fd, int64_t watch_ms) {
+  if (watch_ms <= 0) return;
+  while (!os::wait_readable(quit_fd, Deadline::in_ms(watch_ms)))
+    if (store.refresh()) TIE_LOG("tie-model-owner", "the assets have changed: {} models", store.rows().size());
 }
 
 void load_all(owner::ModelStore& store) {
@@ -71,10 +79,15 @@ Result<void> serve(const Flags& flags) {
   });
   TIE_CHECK_OK(store.scan());
   TIE_TRY(os::Fd listener, os::listen_unix(flags.socket));
+  TIE_TRY(auto quit, os::socket_pair());
   TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
-  std::thread loading([&store] { load_all(store); });
+  std::thread loading([&store, quit = quit.first.get(), watch_ms = flags.watch_ms] {
+    load_all(store);
+    watch_assets(store, quit, watch_ms);
+  });
   os::notify_ready();
   auto outcome = owner::OwnerServer(store, std::move(options)).run(listener.get(), stop.get());
+  quit.second.close();
   loading.join();
   return outcome;
 }
@@ -88,6 +101,7 @@ int main(int argc, char** argv) {
   app.add_option("--assets", flags.assets, "folder with models/NAME/{weights.gguf,tokenizer.img,template}")->required();
   app.add_option("--kernels", flags.kernels, "kernel set the runtimes will use; refused when this CPU lacks it (the packing serves every set)");
   app.add_option("--release-id", flags.release_id, "release id, 64 hex digits, told to the runtimes");
+  app.add_option("--watch-ms", flags.watch_ms, "between looks at the assets; 0 = only when told")->check(CLI::Range(0, 3'600'000));
   app.add_option("--threads", flags.threads, "packing threads (default: one for each CPU)");
   CLI11_PARSE(app, argc, argv);
   auto outcome = serve(flags);

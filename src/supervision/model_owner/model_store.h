@@ -26,8 +26,10 @@ struct ModelRow {
   std::string message;                        // why, when in error
   Code code = Code::kOk;
   std::shared_ptr<const LoadedModel> loaded;  // null until ready
+  uint64_t generation = 0;                    // grows with each version that is handed out
   uint64_t weight_file_reads = 0;             // times the weights were read from their file in this process's life
   uint32_t attaches = 0;
+  std::string fingerprint;                    // of the files it was loaded from
 };
 
 class ModelStore {
@@ -40,6 +42,11 @@ class ModelStore {
   // Loads every model that is "loading"; returns when each is ready or in error.
   void load();
 
+  // Looks at the assets again: loads what is new or has changed and puts it in the place of the old, forgets what is gone. A new version that cannot be loaded
+  // leaves the old one in service, with the reason in its row; putting the old files back is then no change at all. Returns whether anything else is handed
+  // out than before. Loads on the calling thread, one caller at a time.
+  bool refresh();
+
   // Waits while the model is loading. Errors: kModelNotFound, kNotReady (still loading at the deadline), the loader's error.
   Result<std::shared_ptr<const LoadedModel>> attach(const std::string& name, Deadline deadline);
   // A loaded model, without waiting and without counting an attach. kModelNotFound, kNotReady.
@@ -49,7 +56,9 @@ class ModelStore {
   void stop();
 
  private:
-  std::string models_folder_;
+  bool load_one(const std::string& name, const std::string& fingerprint);
+
+  std::string assets_folder_, models_folder_;
   Loader loader_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

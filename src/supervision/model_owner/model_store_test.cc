@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "os/fd.h"
+
 namespace tie::owner {
 namespace {
 
@@ -72,6 +74,46 @@ TEST_F(StoreTest, AFailedModelSaysWhyAndLeavesTheOthersAlone) {
   auto unknown = store.attach("../good", Deadline::in_ms(0));
   ASSERT_FALSE(unknown);
   EXPECT_EQ(unknown.error().code, Code::kModelNotFound);
+}
+
+TEST_F(StoreTest, AnUpgradeIsLoadedARefusedOneLeavesTheOldAndARollbackComesBack) {
+  add_model("a");
+  auto write = [&](const std::string& text) { ASSERT_TRUE(os::write_file_atomic(assets_ + "/models/a/weights.gguf", as_bytes(text))); };
+  write("v1");
+  ModelStore store(assets_, [](const std::string& name, const std::string& folder) -> Result<LoadedModel> {
+    TIE_TRY(Bytes bytes, os::read_file(folder + "/weights.gguf", 100));
+    if (as_text(bytes) == "bad") return fail(Code::kCorrupt, "not a model");
+    LoadedModel model;
+    model.name = name;
+    model.context_tokens = static_cast<uint32_t>(bytes[1] - '0');
+    return model;
+  });
+  ASSERT_TRUE(store.scan());
+  store.load();
+  auto version = [&] { return store.attach("a", Deadline::in_ms(0)).value()->context_tokens; };
+  EXPECT_FALSE(store.refresh()) << "nothing has changed";
+  EXPECT_EQ(store.rows()[0].weight_file_reads, 1u);
+  write("v2");
+  EXPECT_TRUE(store.refresh());
+  EXPECT_EQ(version(), 2u);
+  write("bad");
+  EXPECT_FALSE(store.refresh());
+  EXPECT_EQ(version(), 2u);
+  EXPECT_NE(store.rows()[0].message.find("refused"), std::string::npos);
+  write("v1");
+  EXPECT_TRUE(store.refresh());
+  EXPECT_EQ(version(), 1u);
+  EXPECT_TRUE(store.rows()[0].message.empty());
+  std::filesystem::create_directories(assets_ + "/prompts");
+  ASSERT_TRUE(os::write_file_atomic(assets_ + "/prompts/p.json", as_bytes("{}")));
+  EXPECT_TRUE(store.refresh()) << "prompts are part of what is served";
+  std::filesystem::remove_all(assets_ + "/models/a");
+  EXPECT_TRUE(store.refresh());
+  EXPECT_FALSE(store.attach("a", Deadline::in_ms(0)));
+  add_model("b");
+  ASSERT_TRUE(os::write_file_atomic(assets_ + "/models/b/weights.gguf", as_bytes("v7")));
+  EXPECT_TRUE(store.refresh());
+  EXPECT_TRUE(store.attach("b", Deadline::in_ms(0)));
 }
 
 TEST_F(StoreTest, StopWakesAWaitingAttach) {

@@ -26,6 +26,7 @@ void fill_status(const std::vector<ModelRow>& rows, v1::OwnerReply& reply) {
     state.set_message(row.message);
     state.set_weight_file_reads(row.weight_file_reads);
     state.set_attaches(row.attaches);
+    state.set_generation(row.generation);
     if (row.loaded == nullptr) continue;
     state.set_model_id(row.loaded->model_id.data(), row.loaded->model_id.size());
     state.set_load_ms(static_cast<uint64_t>(row.loaded->load_ms));
@@ -134,6 +135,14 @@ OwnerServer::Answer OwnerServer::answer(const v1::OwnerRequest& request) {
       }
       case v1::OwnerRequest::kAttach: return attach_model(request);
       case v1::OwnerRequest::KIND_NOT_SET: return fail(Code::kUnsupportedFeature, "this owner does not know that request");
+      case v1::OwnerRequest::kReload: {
+        std::lock_guard one_at_a_time(reload_mutex_);
+        (void)store_.refresh();
+        Answer out;
+        fill_status(store_.rows(), out.reply);
+        out.reply.set_instance_id(instance_id_);
+        return out;
+      }
       default: return prefix_request(request);
     }
   }();
