@@ -115,7 +115,7 @@ def test_multi_turn_and_unicode(client, node):
     messages = [{"role": "system", "content": "You are brief."}, {"role": "user", "content": "Grüße 👋🏽"}, {"role": "assistant", "content": "Hallo!"},
                 {"role": "user", "content": [{"type": "text", "text": "And 你好?"}]}]
     answer = client.chat.completions.create(model=node.model, messages=messages, max_tokens=8, temperature=0)
-    assert "�" not in answer.choices[0].message.content
+    assert "�" not in answer.choices[0].message.content.removesuffix("�")  # only max_tokens may end inside a character
 
 
 def test_typed_control_tokens_stay_text(client, node):

@@ -19,8 +19,8 @@ def mixed_requests(model, count):
     rng = random.Random(11)
     words = "the of river stone and blue quickly 你好 emoji 👩‍🚀 paragraph ünïcode".split()
     for i in range(count):
-        text = " ".join(rng.choice(words) for _ in range(rng.choice([1, 3, 17, 60, 200])))
-        body = {"model": model, "max_tokens": rng.choice([1, 2, 5, 12]), "temperature": rng.choice([0, 0.7, 1.5]), "stream": rng.random() < 0.6}
+        text = " ".join(rng.choice(words) for _ in range(rng.choice([1, 3, 17, 60])))
+        body = {"model": model, "max_tokens": rng.choice([1, 2, 3, 6]), "temperature": rng.choice([0, 0.7, 1.5]), "stream": rng.random() < 0.6}
         if rng.random() < 0.3:
             yield "/v1/completions", body | {"prompt": text, "echo": rng.random() < 0.3} | ({"logprobs": rng.choice([0, 5])} if rng.random() < 0.4 else {})
             continue

@@ -11,6 +11,7 @@
 #include "supervision/launcher/node_config.h"
 #include "supervision/model_owner/model_identity.h"
 #include "text/model_assets.h"
+#include "text/vocab_image.h"
 
 namespace tie::cli {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char* kRecordFile = "model.toml";
 constexpr size_t kMaxRecordBytes = 64 << 10;
+constexpr size_t kMaxImageBytes = 512 << 20;
 
 struct FileDigests {
   std::string weights, tokenizer, chat_template;  // hex; chat_template empty when there is none
@@ -99,6 +101,32 @@ Result<fs::path> existing_folder(const std::string& assets, const std::string& n
   return folder;
 }
 
+// An image that this build can read. A newer build may lay vocabularies out anew.
+bool is_current(const fs::path& folder) {
+  auto image = os::read_file(folder / owner::kTokenizerFile, kMaxImageBytes);
+  return image && text::Vocab::open(*image).has_value();
+}
+
+// That `gguf_path` holds the very weights that the installed model was added with.
+Result<bool> same_weights(const fs::path& folder, const std::string& gguf_path) {
+  TIE_TRY(toml::table table, read_record(folder));
+  TIE_TRY(crypto::Digest digest, crypto::sha256_file(gguf_path));
+  return to_hex(digest) == text_of(table, "weights_sha256");
+}
+
+// Takes away what is installed under the name, so that it can be installed anew; only when it is the same model.
+Result<void> make_way(const fs::path& target, const std::string& gguf_path) {
+  auto same = same_weights(target, gguf_path);
+  if (!same || !*same) {
+    std::string name = target.filename();
+    return fail(Code::kAlreadyExists, "another model '" + name + "' is there already; remove it with: tie model remove " + name);
+  }
+  std::error_code error;
+  fs::remove_all(target, error);
+  if (error) return fail(Code::kIo, "replacing " + target.string() + ": " + error.message());
+  return {};
+}
+
 Result<void> fill_folder(const fs::path& folder, const std::string& gguf_path) {
   TIE_TRY(text::ModelAssets assets, text::compile_model_assets(gguf_path));
   TIE_CHECK_OK(place_weights(gguf_path, folder / owner::kWeightsFile));
@@ -127,11 +155,11 @@ Result<ModelRecord> add_model(const std::string& assets, const std::string& gguf
   std::error_code error;
   if (!fs::is_regular_file(gguf_path, error)) return fail(Code::kNotFound, "there is no file " + gguf_path);
   fs::path models = fs::path(assets) / "models", target = models / name;
-  if (fs::exists(target, error)) return fail(Code::kAlreadyExists, "a model '" + name + "' is there already; remove it with: tie model remove " + name);
   fs::path aside = models / ("." + name + "." + random_hex(4));
   fs::create_directories(aside, error);
   if (error) return fail(Code::kIo, "making " + aside.string() + ": " + error.message());
   auto filled = fill_folder(aside, gguf_path);
+  if (filled && fs::exists(target, error)) filled = make_way(target, gguf_path);
   if (filled) fs::rename(aside, target, error);
   if (!filled || error) {
     std::error_code ignored;
@@ -149,7 +177,10 @@ Result<std::vector<ModelRecord>> list_models(const std::string& assets) {
   for (const auto& entry : fs::directory_iterator(fs::path(assets) / "models", error)) {
     std::string name = entry.path().filename();
     if (!check_name(name)) continue;
-    if (auto table = read_record(entry.path())) out.push_back(record_of(entry.path(), *table));
+    auto table = read_record(entry.path());
+    if (!table) continue;
+    out.push_back(record_of(entry.path(), *table));
+    out.back().current = is_current(entry.path());
   }
   std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   return out;

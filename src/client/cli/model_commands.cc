@@ -17,8 +17,8 @@ struct ModelOptions {
 };
 
 void print(const ModelRecord& model) {
-  fmt::print("{:<32} {:>8}  {:<12} {:>7.1f} MB  {}\n", model.name, model.context_tokens, model.architecture, double(model.weights_bytes) / 1e6,
-             model.model_id_hex.substr(0, 12));
+  fmt::print("{:<32} {:>8}  {:<12} {:>7.1f} MB  {}{}\n", model.name, model.context_tokens, model.architecture, double(model.weights_bytes) / 1e6,
+             model.model_id_hex.substr(0, 12), model.current ? "" : "  compiled by another build: add it again");
 }
 
 int add(const ModelOptions& o) {
@@ -35,8 +35,8 @@ int list(const ModelOptions& o) {
   if (models->empty() && !o.quiet) fmt::print(stderr, "no model in {}; add one with: tie model add FILE.gguf\n", o.folder());
   if (!models->empty() && !o.quiet) fmt::print("{:<32} {:>8}  {:<12} {:>10}  {}\n", "NAME", "CONTEXT", "ARCHITECTURE", "SIZE", "ID");
   for (const auto& model : *models) {
-    if (o.quiet) fmt::print("{}\n", model.name);
-    else print(model);
+    if (o.quiet && model.current) fmt::print("{}\n", model.name);
+    if (!o.quiet) print(model);
   }
   return kExitOk;
 }
@@ -77,7 +77,7 @@ void add_model_commands(CLI::App& app, int& exit_code) {
   add_command->callback([o, &exit_code] { exit_code = add(*o); });
 
   CLI::App* list_command = model->add_subcommand("list", "the models installed here");
-  list_command->add_flag("--quiet", o->quiet, "names only");
+  list_command->add_flag("--quiet", o->quiet, "names only, of those that this build can serve");
   list_command->callback([o, &exit_code] { exit_code = list(*o); });
 
   CLI::App* verify_command = model->add_subcommand("verify", "hash the files again and compare with what was added");

@@ -14,25 +14,35 @@ Attempt::Attempt(NodeLink& link, Deadline deadline, Cancellation& cancel) : link
 }
 
 Attempt::~Attempt() {
-  if (stream_ && !finished_) {
-    // After the authenticated end the node may still be storing state for this request: it is given a moment to close by itself.
-    grpc::Status status;
-    if (!final_seen_) context_.TryCancel();
-    stream_->Finish(&status, this);
-    void* tag = nullptr;
-    bool ok = false;
-    auto limit = std::chrono::system_clock::now() + std::chrono::milliseconds(kAfterFinalWaitMs);
-    if (queue_.AsyncNext(&tag, &ok, limit) == grpc::CompletionQueue::TIMEOUT) {
-      context_.TryCancel();
-      queue_.Next(&tag, &ok);
-    }
-  }
+  if (stream_ && !finished_) close();
   hook_.reset();
   queue_.Shutdown();
   void* tag = nullptr;
   bool ok = false;
   while (queue_.Next(&tag, &ok)) {
   }
+}
+
+bool Attempt::wait_for_operation_until(std::chrono::system_clock::time_point limit, bool& ok) {
+  void* tag = nullptr;
+  if (queue_.AsyncNext(&tag, &ok, limit) != grpc::CompletionQueue::TIMEOUT) return true;
+  context_.TryCancel();
+  queue_.Next(&tag, &ok);
+  return false;
+}
+
+// After the authenticated end, or its error, the node may still be storing state for this request: it is given a moment to close by itself.
+void Attempt::close() {
+  auto limit = std::chrono::system_clock::now() + std::chrono::milliseconds(kAfterFinalWaitMs);
+  if (!final_seen_ && !discarding_) context_.TryCancel();
+  for (bool more = discarding_ && !final_seen_; more;) {
+    stream_->Read(&incoming_, this);
+    more = wait_for_operation_until(limit, more) && more;
+  }
+  grpc::Status status;
+  stream_->Finish(&status, this);
+  bool ok = false;
+  wait_for_operation_until(limit, ok);
 }
 
 Result<std::unique_ptr<Attempt>> Attempt::start(NodeLink& link, const VerifiedNode& node, ByteView body, Deadline deadline, Cancellation& cancel) {

@@ -3,6 +3,7 @@
 #pragma once
 #include <grpcpp/completion_queue.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
 
@@ -22,8 +23,13 @@ class Attempt {
 
   // The next opened message. A message with `final` set is the authenticated end; do not call again after it.
   Result<void> next(v1::ResponseMessage& message);
+  // Nothing of what follows is wanted (the node has sent its error): the stream is read to its end without being cancelled, for a moment.
+  void discard_rest() { discarding_ = true; }
 
  private:
+  // False when it did not complete in time.
+  bool wait_for_operation_until(std::chrono::system_clock::time_point limit, bool& ok);
+  void close();
   Attempt(NodeLink& link, Deadline deadline, Cancellation& cancel);
   Result<void> send(const VerifiedNode& node, ByteView body);
   Result<void> send_chunks(crypto::ChunkSealer& sealer, ByteView body);
@@ -40,7 +46,7 @@ class Attempt {
   std::optional<crypto::SealedRequest> sealed_;
   std::optional<crypto::ResponseOpener> opener_;
   v1::InvokeResponse incoming_;
-  bool acknowledged_ = false, final_seen_ = false, finished_ = false;
+  bool acknowledged_ = false, final_seen_ = false, finished_ = false, discarding_ = false;
 };
 
 }  // namespace tie::client

@@ -96,6 +96,7 @@ Result<bool> Answer::next_of_attempt(v1::InferenceEvent& event) {
   if (message.has_event()) {
     event.Swap(message.mutable_event());
     if (!event.has_error()) return true;
+    attempt_->discard_rest();
     error_param_ = event.error().param();
     auto code = static_cast<Code>(event.error().code());
     return fail(code == Code::kOk ? Code::kInternal : code, event.error().message().empty() ? error_info(code).sentence : event.error().message());

@@ -194,6 +194,8 @@ TEST(Session, AnErrorEventCarriesItsParameter) {
   EXPECT_EQ(got.error().code, Code::kContextExceeded);
   EXPECT_EQ(answer->error_param(), "messages");
   EXPECT_FALSE(answer->was_cut());
+  answer.reset();
+  EXPECT_EQ(node.cancelled(), 0);  // the stream was read to its end
 }
 
 TEST(Session, CancellingReachesTheNodeWithinASecond) {
