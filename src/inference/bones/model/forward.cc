@@ -46,10 +46,18 @@ class Pass {
         std::memcpy(ws_.x + size_t{given.row} * c_.n_embd, given.values, c_.n_embd * sizeof(float));
   }
 
-  void norm_input(const float* weight) {
-    norm_quantize(k_, ws_.x, c_.n_embd, weight, c_.norm_epsilon, ws_.in_acts, thread_, n_threads_, scratch());
-    barrier();
+  // Quantised norm of the residual stream (weight given) or of another input. A small batch is done by every thread for itself, which saves a barrier.
+  const Activations& quantised(const float* x, uint32_t k, const float* weight, Activations& shared, Activations& own) {
+    if (rows_ > kSmallBatchRows) {
+      norm_quantize(k_, x, k, weight, c_.norm_epsilon, shared, thread_, n_threads_, scratch());
+      barrier();
+      return shared;
+    }
+    shape_activations(own, rows_, shared.want_codes, shared.want_f32);
+    norm_quantize(k_, x, k, weight, c_.norm_epsilon, own, 0, 1, scratch());
+    return own;
   }
+  const Activations& normed_input(const float* weight) { return quantised(ws_.x, c_.n_embd, weight, ws_.in_acts, scratch().in_acts); }
 
   // x += out, or with a post norm x += norm(out). `acts` is the quantised input of w.
   void project(const PackedMatrix& w, const Activations& acts, const float* post_norm) {
@@ -94,9 +102,9 @@ class Pass {
     const LayerWeights& w = s_.layers[layer];
     const bool local = c_.layer_is_local(layer);
     const uint32_t nq = c_.n_heads * c_.head_dim, nkv = c_.n_kv_heads * c_.head_dim, heads = c_.n_heads + c_.n_kv_heads;
-    norm_input(w.attention_norm);
+    const Activations& in = normed_input(w.attention_norm);
     const LinearTarget qkv[3] = {{w.q, ws_.q, nq}, {w.k, ws_.k, nkv}, {w.v, ws_.v, nkv}};
-    linear(k_, qkv, ws_.in_acts, thread_, n_threads_, scratch().matmul);
+    linear(k_, qkv, in, thread_, n_threads_, scratch().matmul);
     barrier();
     for (uint32_t i = share(rows_ * heads, thread_); i < share(rows_ * heads, thread_ + 1); ++i) {
       const uint32_t row = i / heads, h = i % heads;
@@ -113,15 +121,12 @@ class Pass {
       attend_items(k_, ws_, c_, batch_, kv_, at, thread_);
     }
     barrier();
-    norm_quantize(k_, ws_.attended, nq, nullptr, 0, ws_.attention_acts, thread_, n_threads_, scratch());
-    barrier();
-    project(w.o, ws_.attention_acts, w.post_attention_norm);
+    project(w.o, quantised(ws_.attended, nq, nullptr, ws_.attention_acts, scratch().attention_acts), w.post_attention_norm);
   }
 
   void feed_forward(uint32_t layer) {
     const LayerWeights& w = s_.layers[layer];
-    norm_input(w.ffn_norm);
-    gated(k_, w.gate, w.up, c_.activation == Activation::kGeluTanh, ws_.in_acts, ws_.ffn_acts, thread_, n_threads_, scratch());
+    gated(k_, w.gate, w.up, c_.activation == Activation::kGeluTanh, normed_input(w.ffn_norm), ws_.ffn_acts, thread_, n_threads_, scratch());
     barrier();
     project(w.down, ws_.ffn_acts, w.post_ffn_norm);
   }

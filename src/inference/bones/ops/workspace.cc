@@ -66,6 +66,8 @@ void Workspace::lay_out(const ModelConfig& c, uint32_t n_threads) {
     t.row_scale = arena.take<float>(std::max(rows, size_t{max_logit_rows}));
     t.gate = arena.take<float>(std::max<size_t>(rows * 32, kMaxTileRows * kGateColumns));
     t.up = arena.take<float>(std::max<size_t>(rows * 32, kMaxTileRows * kGateColumns));
+    t.in_acts = take_activations(arena, kSmallBatchRows, c.n_embd);
+    t.attention_acts = take_activations(arena, kSmallBatchRows, static_cast<uint32_t>(nq));
     t.queries = arena.take<std::byte>(attention_scratch_bytes(c.head_dim));
     for (float*& buffer : t.attention) buffer = arena.take<float>(size_t{kAttentionRows} * c.head_dim);
   }

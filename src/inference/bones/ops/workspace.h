@@ -41,8 +41,10 @@ struct ThreadScratch {
   float* up = nullptr;
   float* attention[2] = {};      // [8][head_dim] each
   std::byte* queries = nullptr;  // attention_scratch_bytes
+  Activations in_acts, attention_acts;  // of a small batch, which every thread quantises for itself
 };
 
+inline constexpr uint32_t kSmallBatchRows = 4;    // up to here quantising everything on every thread is cheaper than a barrier
 inline constexpr uint32_t kGateColumns = 128;     // widest run of gate columns a thread computes at a time
 inline constexpr uint32_t kSplitPartials = 1024;  // key blocks that a long decode may spread over threads
 
