@@ -74,6 +74,18 @@ function(tie_program name)
   install(TARGETS ${name} RUNTIME DESTINATION ${A_PREFIX})
 endfunction()
 
+# tie_static_program(NAME SRCS ... LINK ...): like tie_program, but one static file: for programs that start once per request.
+# Sanitizers have no static runtime; those builds stay dynamic.
+function(tie_static_program name)
+  cmake_parse_arguments(A "" "" "SRCS;LINK" ${ARGN})
+  if(TIE_SANITIZE)
+    tie_program(${name} SRCS ${A_SRCS} LINK ${A_LINK})
+    return()
+  endif()
+  tie_program(${name} SRCS ${A_SRCS} ${CMAKE_SOURCE_DIR}/cmake/static_fmt.cc LINK ${A_LINK})
+  set_target_properties(${name} PROPERTIES RULE_LAUNCH_LINK ${CMAKE_SOURCE_DIR}/cmake/static_link.sh)
+endfunction()
+
 # tie_test(NAME SRCS x_test.cc ... LINK target ...): a GoogleTest program, found by `./dev test unit`.
 function(tie_test name)
   if(NOT TIE_TESTS)

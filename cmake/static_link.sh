@@ -1,0 +1,26 @@
+#!/bin/sh
+# Runs a link command with the archive of each shared library that CMake's packages name, as a static position-independent program. The
+# start of a program that lives for one request is most of its cost, and loading shared libraries is most of its start.
+set -eu
+program=$1
+shift
+extra=""
+count=$#
+while [ "$count" -gt 0 ]; do
+  arg=$1
+  shift
+  count=$((count - 1))
+  case $arg in
+    */libgrpc++_unsecure.so) extra="-lcares -lre2 -lz -laddress_sorting -lupb" ;;
+  esac
+  case $arg in
+    *.so)
+      archive="${arg%.so}.a"
+      # fmt comes as shared library alone: static_fmt.cc has what the objects need of it.
+      case $arg in */libfmt.so) continue ;; esac
+      set -- "$@" "$archive" ;;
+    *) set -- "$@" "$arg" ;;
+  esac
+done
+# shellcheck disable=SC2086
+exec "$program" -static-pie -Wl,-z,pack-relative-relocs -Wl,--start-group "$@" $extra -Wl,--end-group -lpthread -ldl -lm
