@@ -44,9 +44,11 @@ def root(tmp_path_factory):
     copy = tmp_path_factory.mktemp("nspawn") / "root"
     subprocess.run(["cp", "-a", "--reflink=auto", BASE, copy], check=True)
     subprocess.run([SOURCE / "deploy" / "build-deb", BUILD, copy / "root" / "tie.deb"], check=True)
-    # The package's dependencies come from the network, before the boot that has none.
-    subprocess.run(["systemd-nspawn", "-q", "-D", copy, "--register=no", "--keep-unit", "--pipe", "sh", "-c",
-                    "apt-get update -qq && apt-get install -y -qq --no-install-recommends /root/tie.deb && rm -rf /var/lib/apt/lists"],
+    # The package and what it depends on are installed before the boot, which has no network.
+    shutil.copy("/etc/resolv.conf", copy / "etc/resolv.conf")
+    install = ("apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends /root/tie.deb && "
+               "rm -rf /var/lib/apt/lists && systemctl disable -q supervisor")
+    subprocess.run(["unshare", "-m", "sh", "-c", f"mount -t proc proc {copy}/proc && exec chroot {copy} sh -c '{install}'"],
                    check=True, timeout=900, stdin=subprocess.DEVNULL)
     subprocess.run([BUILD / "bin" / "tie", "model", "--assets", copy / "var/lib/tie/assets", "add", MODEL, "--name", NAME], check=True)
     return copy
