@@ -98,6 +98,13 @@ def test_each_process_sees_the_sockets_of_its_edges_and_no_others(node, program)
     assert all(path.startswith(allowed) for path in writable), writable
 
 
+@pytest.mark.parametrize("program", DAEMONS + PER_REQUEST)
+def test_the_lines_that_a_program_may_log_lie_in_it(node, program):
+    """The linker must not drop the section that the launcher filters by: without it nothing would be logged."""
+    content = (node.prefix / "libexec/tie" / program).read_bytes()
+    assert b"\0tie_log\0" in content
+
+
 def test_two_requests_share_no_per_request_process(node):
     """Two answers at once; the pairs that served them are gone afterwards and were different."""
     before = {p: set(node.pids(p)) for p in PER_REQUEST}
