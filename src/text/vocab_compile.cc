@@ -52,7 +52,7 @@ class ImageBuilder {
   }
 
   static bool is_ordinary(const SourceToken& token) {
-    return !token.bytes.empty() && !(token.attributes & (image::kControl | image::kUnknown | image::kByte | image::kUnused));
+    return token.merged && !token.bytes.empty() && !(token.attributes & (image::kControl | image::kUnknown | image::kByte | image::kUnused));
   }
 
   void index_tokens() {
@@ -124,9 +124,10 @@ class ImageBuilder {
     std::vector<BuildNode> nodes(1);
     for (uint32_t id = 0; id < source_.tokens.size(); ++id) {
       const SourceToken& token = source_.tokens[id];
-      if (!token.added || token.bytes.empty()) continue;
+      const std::string& text = token.literal.empty() ? token.bytes : token.literal;
+      if (!token.added || text.empty()) continue;
       uint32_t node = 0;
-      for (char c : token.bytes) {
+      for (char c : text) {
         const auto byte = static_cast<uint8_t>(c);
         auto [found, inserted] = nodes[node].edges.try_emplace(byte, static_cast<uint32_t>(nodes.size()));
         const uint32_t next = found->second;
@@ -134,7 +135,7 @@ class ImageBuilder {
         node = next;
       }
       if (nodes[node].token == kNone) nodes[node].token = id;
-      const auto first = static_cast<uint8_t>(token.bytes[0]);
+      const auto first = static_cast<uint8_t>(text[0]);
       header_.added_first_bytes[first >> 3] |= static_cast<uint8_t>(1u << (first & 7));
     }
     for (const BuildNode& node : nodes) {

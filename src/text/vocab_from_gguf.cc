@@ -79,6 +79,7 @@ Result<void> read_tokens(const Gguf& gguf, VocabSource& source) {
     token.score = scores.empty() ? 0.0 : scores[id];
     token.added = token.attributes & (image::kControl | image::kUserDefined | image::kUnknown);
     const std::string_view text = texts[id];
+    token.merged = !(source.flags & image::kMetaspace) || text.find(' ') == std::string_view::npos;
     if (token.added) {
       token.bytes = std::string(text);
     } else if (source.model == image::kByteLevelBpe) {
@@ -182,7 +183,7 @@ Result<Bytes> compile_vocab_image(const Gguf& gguf) {
   TIE_CHECK_OK(read_flags(gguf, source));
   for (uint32_t* id : {&source.bos, &source.eos, &source.unk})
     if (*id >= source.tokens.size()) *id = image::kNone;
-  find_end_of_generation(source);
+  find_end_of_generation(source, true);
   mark_fill_tokens(source);
   apply_known_strips(gguf, pre, source);
   return compile_image(source);

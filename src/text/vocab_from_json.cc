@@ -88,7 +88,7 @@ class Reader {
     read_post_processor();
     read_config();
     read_decoder();
-    find_end_of_generation(source_);
+    find_end_of_generation(source_, false);
     return std::move(source_);
   }
 
@@ -211,6 +211,7 @@ class Reader {
     SourceToken& token = source_.tokens[id];
     token.attributes = image::kNormal;
     token.score = score;
+    token.merged = !(source_.flags & image::kMetaspace) || text.find(' ') == std::string::npos;
     if ((source_.flags & image::kByteFallback) && text.size() == 6 && text.starts_with("<0x") && text.back() == '>') {
       if (auto byte = from_hex(std::string_view(text).substr(3, 2))) {
         token.bytes = std::string(1, static_cast<char>((*byte)[0]));
@@ -297,9 +298,12 @@ class Reader {
       if (flag_of(one, "single_word", false)) return unsupported("added tokens with single_word are not supported");
       TIE_CHECK_OK(put_token(id.get<uint64_t>(), content, 0));
       SourceToken& token = source_.tokens[id.get<uint64_t>()];
-      token.bytes = content;
       token.added = true;
+      token.literal = content;
       token.attributes = flag_of(one, "special", false) ? image::kControl : image::kUserDefined;
+      // An ordinary added token may also be a piece that merges make, with its spaces written as U+2581.
+      const bool piece = token.attributes == image::kUserDefined && source_.model != image::kByteLevelBpe;
+      token.bytes = piece ? bytes_of(content) : content;
       if (id.get<uint64_t>() == source_.unk) token.attributes = image::kUnknown;
       if (flag_of(one, "lstrip", false)) token.attributes |= image::kLeftStrip;
       if (flag_of(one, "rstrip", false)) token.attributes |= image::kRightStrip;
@@ -351,7 +355,7 @@ class Reader {
     for (const auto& [key, flag] : flags)
       if (member(config_, key).is_boolean()) source_.flags = member(config_, key).get<bool>() ? source_.flags | flag : source_.flags & ~flag;
     if (source_.eos != image::kNone) return;
-    for (const char* known : {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "</s>", "<|endoftext|>", "<eos>", "<|end_of_text|>"})
+    for (const char* known : {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "</s>", "<|endoftext|>", "<eos>", "<|end_of_text|>", "<｜end▁of▁sentence｜>"})
       if (source_.eos = id_of(known); source_.eos != image::kNone) return;
   }
 

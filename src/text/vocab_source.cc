@@ -66,7 +66,7 @@ void mark_fill_tokens(VocabSource& source) {
     if (std::find(std::begin(kFillMarks), std::end(kFillMarks), token.bytes) != std::end(kFillMarks)) make_control(token);
 }
 
-void find_end_of_generation(VocabSource& source) {
+void find_end_of_generation(VocabSource& source, bool all) {
   auto& eog = source.end_of_generation;
   if (source.eos != image::kNone) eog.push_back(source.eos);
   if (source.eot != image::kNone) eog.push_back(source.eot);
@@ -74,11 +74,15 @@ void find_end_of_generation(VocabSource& source) {
   std::vector<uint32_t> plain_ends;
   for (uint32_t id = 0; id < source.tokens.size(); ++id) {
     SourceToken& token = source.tokens[id];
+    if (!all && !(token.attributes & image::kControl)) continue;
+    // Some vocabularies hold "</s>" as an HTML tag: a control token for plain text's sake, but no end of an answer.
+    const bool html_tag = token.bytes == "</s>" && !(token.attributes & image::kControl) && id != source.eos;
+    if (html_tag && (token.attributes & image::kUserDefined)) continue;
     if (std::find(std::begin(kTurnEnds), std::end(kTurnEnds), token.bytes) == std::end(kTurnEnds)) continue;
     has_return |= token.bytes == "<|return|>";
     has_call |= token.bytes == "<|call|>";
     if (token.bytes == "<|end|>") plain_ends.push_back(id);
-    eog.push_back(id);
+    if (!html_tag) eog.push_back(id);
     make_control(token);
     if (source.eot == image::kNone && id != source.eos && (token.bytes == "<|eot_id|>" || token.bytes == "<|im_end|>" || token.bytes == "<end_of_turn>")) source.eot = id;
   }
