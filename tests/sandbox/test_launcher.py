@@ -13,10 +13,12 @@ import pytest
 from sandbox_node import MODEL, ask, connect, processes_of, receive_frame, send_frame, wait_until
 
 
-def test_up_is_ready_quickly_and_down_leaves_nothing(make_node):
+@pytest.mark.parametrize("sandbox", ["direct", "bubblewrap"])
+def test_up_is_ready_quickly_and_down_leaves_nothing(make_node, sandbox):
     mounts_before = pathlib.Path("/proc/self/mountinfo").read_text()
     started = time.monotonic()
-    node = make_node()
+    node = make_node(extra=["--sandbox", sandbox])
+    assert node.status()["node"]["sandbox"] == sandbox
     assert time.monotonic() - started < 5
     assert node.status()["node"]["node_ready"]
     assert len(processes_of(str(node.run))) >= 9
@@ -109,8 +111,9 @@ def test_back_off_grows_when_a_daemon_keeps_dying(make_node):
     assert starts[0] < 0.4 and starts[3] > 0.75
 
 
-def test_kill_9_of_the_launcher_takes_everything_down_and_the_next_up_cleans_up(make_node):
-    node = make_node()
+@pytest.mark.parametrize("sandbox", ["direct", "bubblewrap"])
+def test_kill_9_of_the_launcher_takes_everything_down_and_the_next_up_cleans_up(make_node, sandbox):
+    node = make_node(extra=["--sandbox", sandbox])
     held = connect(node.socket("cb_jobhelper"))
     ask(held, "hello")
     os.kill(node.launcher_pid(), signal.SIGKILL)
