@@ -23,7 +23,7 @@ def node():
     program_or_skip()
     if "TIE_E2E_NODE" in os.environ:
         node_port, proxy_port = (int(os.environ[name].rsplit(":", 1)[1]) for name in ("TIE_E2E_NODE", "TIE_E2E_PROXY"))
-        yield support.Place(node_port, proxy_port, policy=os.environ.get("TIE_E2E_POLICY"), model=os.environ.get("TIE_E2E_MODEL", support.MODEL))
+        yield support.Place(node_port, proxy_port, policy=os.environ.get("TIE_E2E_POLICY"), run_dir=os.environ.get("TIE_E2E_RUN_DIR"), model=os.environ.get("TIE_E2E_MODEL", support.MODEL))
         return
     if not (support.BUILD / "dist").exists():
         pytest.skip(f"no installed tree in {support.BUILD}: ./dev build")

@@ -88,6 +88,16 @@ class Place:
             environment["TIE_POLICY"] = str(self.policy)
         return subprocess.run(command, capture_output=True, text=True, timeout=options.pop("timeout", 60), env=environment, **options)
 
+    def processes(self, name):
+        """Process ids of a program of this node, and of no other."""
+        prefix = f"{self.run_dir}/stage/prefix/libexec/tie/{name}".encode() + b"\0"
+        out = []
+        for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if entry.read_bytes().startswith(prefix):
+                    out.append(int(entry.parent.name))
+        return out
+
     @contextlib.contextmanager
     def another_proxy(self, node=None, *flags, environment=None):
         """A further `tie proxy`, perhaps to another address of the node."""
@@ -103,7 +113,8 @@ class Place:
 def real_node():
     """`tie model add` and `tie up --detach` on free ports; everything in a folder that goes away."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="tie-e2e-"))
-    assets, run_dir = folder / "assets", folder / "run"
+    memory = pathlib.Path(tempfile.mkdtemp(prefix="tie-e2e-", dir="/dev/shm"))  # a node keeps its state in memory only
+    assets, run_dir = folder / "assets", memory / "run"
     environment = dict(os.environ, TIE_ASSETS=str(assets))
     node_port, proxy_port = free_port(), free_port()
     place = Place(node_port, proxy_port, run_dir=run_dir)
@@ -118,3 +129,4 @@ def real_node():
     finally:
         subprocess.run([str(tie_program()), "down", "--run-dir", str(run_dir)], capture_output=True, timeout=120)
         shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(memory, ignore_errors=True)
