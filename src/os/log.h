@@ -63,9 +63,9 @@ bool line_matches_format(std::string_view line, std::string_view format);
 }  // namespace tie::os
 
 // Not inside templates or inline functions: their section cannot hold the string.
-#define TIE_LOG(component, format, ...)                                                                  \
-  do {                                                                                                   \
+#define TIE_LOG(component, format, ...)                                                                          \
+  do {                                                                                                           \
     static const char tie_log_entry[] __attribute__((section("tie_log"), used, retain)) = component ": " format; \
-    (void)tie_log_entry;                                                                                 \
-    ::tie::os::write_log_line(component, format, {__VA_ARGS__});                                         \
+    (void)tie_log_entry;                                                                                         \
+    ::tie::os::write_log_line(component, format, {__VA_ARGS__});                                                 \
   } while (0)
