@@ -4,18 +4,10 @@
 #include <CLI/CLI.hpp>
 
 #include "client/cli/command.h"
-#if TIE_HAS_CLI_TEXT
-#include "client/cli/text_commands.h"
-#endif
-#if TIE_HAS_CLI_EVAL
 #include "client/cli/model_eval_commands.h"
-#endif
-#if TIE_HAS_CLI_NODE
 #include "client/cli/node_commands.h"
-#endif
-#if TIE_HAS_CLI_OPERATOR
 #include "client/cli/operator_commands.h"
-#endif
+#include "client/cli/text_commands.h"
 
 namespace {
 
@@ -25,7 +17,7 @@ constexpr const char* kAbout =
     "             tie chat    talk to it          tie doctor     what this machine can and cannot guarantee";
 
 // Commands that read their own words: the rest of the line is handed over as it is, --help included.
-[[maybe_unused]] void add_words_command(CLI::App& app, int& exit_code, const char* name, const char* about, int (*run)(const std::vector<std::string>&)) {
+void add_words_command(CLI::App& app, int& exit_code, const char* name, const char* about, int (*run)(const std::vector<std::string>&)) {
   CLI::App* command = app.add_subcommand(name, about);
   command->set_help_flag();
   command->prefix_command();
@@ -38,23 +30,15 @@ void add_commands(CLI::App& app, int& exit_code) {
   add_proxy_command(app, exit_code);
   add_node_facts_commands(app, exit_code);
   add_policy_commands(app, exit_code);
-#if TIE_HAS_CLI_NODE
   add_words_command(app, exit_code, "up", "start a node on this machine", up_command);
   add_words_command(app, exit_code, "down", "stop it", down_command);
   add_words_command(app, exit_code, "status", "what this machine's node is doing", status_command);
   add_words_command(app, exit_code, "doctor", "which guarantees this machine gives, which are missing and how to get them", doctor_command);
   add_words_command(app, exit_code, "release", "measure an installed tree: its release id", release_command);
-#endif
-#if TIE_HAS_CLI_OPERATOR
   add_node_commands(app, exit_code);
-#endif
   add_model_commands(app, exit_code);
-#if TIE_HAS_CLI_TEXT
   add_text_commands(app);
-#endif
-#if TIE_HAS_CLI_EVAL
   add_eval_commands(app);
-#endif
   app.add_subcommand("version", "print the version")->callback([] { fmt::print("tie {} (protocol 1)\n", TIE_VERSION); });
 }
 
