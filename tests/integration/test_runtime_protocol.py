@@ -47,6 +47,15 @@ def test_liveness_readiness_and_description(runtime):
     assert config.model_transaction_policy.decoupled
 
 
+def test_the_standard_health_check(runtime):
+    with grpc.insecure_channel("unix://" + str(runtime.socket)) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check", lambda b: b, lambda b: b)
+        assert check(b"") == b"\x08\x01"  # status: SERVING
+        with pytest.raises(grpc.RpcError) as refused:
+            check(b"\x0a\x01x")
+        assert refused.value.code() == grpc.StatusCode.NOT_FOUND
+
+
 def test_token_ids_alone_are_answered_to_the_end(runtime):
     with runtime.stream() as stream:
         answer = stream.ask([7] * (CONTEXT - 200))

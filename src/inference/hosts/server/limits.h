@@ -6,7 +6,7 @@
 namespace tie::runtime_host {
 
 inline constexpr int kMaxMessageBytes = 16 << 20;          // gRPC message, both directions
-inline constexpr uint32_t kMaxStreams = 512;               // open ModelStreamInfer calls
+inline constexpr uint32_t kMaxCalls = 512;                 // open calls
 inline constexpr uint32_t kMaxRequestsPerStream = 64;      // in flight
 inline constexpr size_t kMaxUnsentTokens = 1024;           // per request; beyond it the engine pauses the request
 inline constexpr size_t kMaxUnsentLogprobs = 256;
@@ -17,6 +17,5 @@ inline constexpr size_t kMaxSamplingBytes = 64 << 10;
 inline constexpr size_t kMaxIdBytes = 256;                 // request id, prompt id
 inline constexpr size_t kMaxImages = 64;
 inline constexpr int kMaxThreads = 24;                     // gRPC's own
-inline constexpr uint32_t kMaxHealthWatchers = 16;
 
 }  // namespace tie::runtime_host

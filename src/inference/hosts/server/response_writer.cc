@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/secret_bytes.h"
+#include "inference/hosts/server/message_bytes.h"
 #include "runtime.pb.h"
 
 namespace tie::runtime_host {
@@ -78,12 +79,10 @@ void ResponseWriter::fill(const std::string& request_id, const ResponseParts& pa
 }
 
 grpc::ByteBuffer ResponseWriter::serialize() {
-  size_t size = response_.ByteSizeLong();
-  grpc::Slice slice(size);
-  response_.SerializeWithCachedSizesToArray(const_cast<uint8_t*>(slice.begin()));
+  auto bytes = to_byte_buffer(response_);
   for (auto& raw : *response_.mutable_infer_response()->mutable_raw_output_contents()) secure_zero(raw);
   response_.Clear();
-  return grpc::ByteBuffer(&slice, 1);
+  return bytes;
 }
 
 grpc::ByteBuffer ResponseWriter::write(const std::string& request_id, const ResponseParts& parts, uint32_t outputs, bool with_logprobs) {

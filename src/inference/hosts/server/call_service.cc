@@ -1,4 +1,4 @@
-#include "inference/hosts/server/stream_service.h"
+#include "inference/hosts/server/call_service.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,17 +6,19 @@
 
 #include "base/secret_bytes.h"
 #include "inference/hosts/server/limits.h"
+#include "inference/hosts/server/message_bytes.h"
 
 namespace tie::runtime_host {
 
-struct StreamService::Call {
+struct CallService::Call {
   explicit Call(const std::string& model) : io(&context), writer(model) {}
-  grpc::ServerContext context;
-  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> io;
+  grpc::GenericServerContext context;
+  grpc::GenericServerAsyncReaderWriter io;
   grpc::ByteBuffer incoming;
   Tag accept{this, Op::kAccept}, done{this, Op::kDone}, read{this, Op::kRead}, write{this, Op::kWrite}, finish{this, Op::kFinish};
   uint32_t operations = 0;             // tags that are still to come
   bool reading = false, writing = false, reads_ended = false, finishing = false, gone = false;
+  bool unary = false;
   std::vector<std::shared_ptr<RequestOutput>> requests;
   size_t next_request = 0;             // whose turn it is to be written
   struct Refusal {
@@ -35,60 +37,43 @@ grpc::Status as_status(const Error& error) {
 
 const Error kDraining{Code::kNotReady, "the runtime is draining and takes no new requests"};
 
-// Parses and overwrites the bytes of one message. gRPC owns the memory; nobody else reads it any more.
-bool parse_and_wipe(grpc::ByteBuffer& buffer, inference::ModelInferRequest& request) {
-  std::vector<grpc::Slice> slices;
-  if (!buffer.Dump(&slices).ok()) return false;
-  bool parsed = false;
-  if (slices.size() == 1) {
-    parsed = request.ParseFromArray(slices[0].begin(), static_cast<int>(slices[0].size()));
-  } else {
-    std::string whole;
-    whole.reserve(buffer.Length());
-    for (const auto& s : slices) whole.append(reinterpret_cast<const char*>(s.begin()), s.size());
-    parsed = request.ParseFromString(whole);
-    secure_zero(whole);
-  }
-  for (const auto& s : slices) secure_zero(const_cast<uint8_t*>(s.begin()), s.size());
-  buffer.Clear();
-  return parsed;
-}
+const std::string kStreamMethod = "/inference.GRPCInferenceService/ModelStreamInfer";
 
 }  // namespace
 
-StreamService::StreamService(std::string model, InferenceService& service, std::unique_ptr<grpc::ServerCompletionQueue> queue)
-    : model_(std::move(model)), service_(service), queue_(std::move(queue)) {}
+CallService::CallService(std::string model, grpc::AsyncGenericService& service, const UnaryCalls& unary, std::unique_ptr<grpc::ServerCompletionQueue> queue)
+    : model_(std::move(model)), service_(service), unary_(unary), queue_(std::move(queue)) {}
 
-StreamService::~StreamService() {
+CallService::~CallService() {
   if (thread_.joinable()) stop();
 }
 
-void StreamService::start() {
+void CallService::start() {
   accept_next();
   thread_ = std::thread([this] { run(); });
   pthread_setname_np(thread_.native_handle(), "streams");
 }
 
-void StreamService::set_engine(engine::Engine* engine) { engine_ = engine; }
+void CallService::set_engine(engine::Engine* engine) { engine_ = engine; }
 
-void StreamService::stop() {
+void CallService::stop() {
   stopping_ = true;
   queue_->Shutdown();
   thread_.join();
 }
 
-void StreamService::wake() {
+void CallService::wake() {
   if (!has_ready_.load(std::memory_order_acquire) || alarm_set_.exchange(true)) return;
   alarm_.Set(queue_.get(), gpr_time_0(GPR_CLOCK_MONOTONIC), nullptr);
 }
 
-void StreamService::drain() {
+void CallService::drain() {
   draining_ = true;
   has_ready_ = true;
   wake();
 }
 
-void StreamService::run() {
+void CallService::run() {
   void* tag = nullptr;
   bool ok = false;
   while (queue_->Next(&tag, &ok)) {
@@ -99,7 +84,7 @@ void StreamService::run() {
   }
 }
 
-void StreamService::on_alarm() {
+void CallService::on_alarm() {
   alarm_set_ = false;
   {
     std::lock_guard lock(ready_mutex_);
@@ -116,14 +101,14 @@ void StreamService::on_alarm() {
   for (auto* call : calls) pump(*call);
 }
 
-void StreamService::accept_next() {
+void CallService::accept_next() {
   auto* call = new Call(model_);
   call->operations = 1;
   call->context.AsyncNotifyWhenDone(&call->done);
-  service_.RequestModelStreamInfer(&call->context, &call->io, queue_.get(), queue_.get(), &call->accept);
+  service_.RequestCall(&call->context, &call->io, queue_.get(), queue_.get(), &call->accept);
 }
 
-void StreamService::handle(Tag& tag, bool ok) {
+void CallService::handle(Tag& tag, bool ok) {
   Call& call = *tag.call;
   --call.operations;
   switch (tag.op) {
@@ -148,7 +133,7 @@ void StreamService::handle(Tag& tag, bool ok) {
   if (call.operations == 0) release(call);
 }
 
-void StreamService::on_accept(Call& call, bool ok) {
+void CallService::on_accept(Call& call, bool ok) {
   if (!ok) {  // the server is shutting down; there is no call, and its done tag never comes
     delete &call;
     return;
@@ -157,23 +142,35 @@ void StreamService::on_accept(Call& call, bool ok) {
   call.operations = 1;  // done
   calls_.push_back(&call);
   ++open_calls_;
-  if (draining_ || !engine_.load()) {
+  call.unary = call.context.method() != kStreamMethod;
+  if (calls_.size() > kMaxCalls) {
+    finish(call, as_status({Code::kOverloaded, "too many calls are open"}));
+  } else if (!call.unary && (draining_ || !engine_.load())) {
     finish(call, as_status(draining_ ? kDraining : Error{Code::kNotReady, not_ready_.load()}));
-  } else if (calls_.size() > kMaxStreams) {
-    finish(call, as_status({Code::kOverloaded, "too many streams are open"}));
   } else {
     read_next(call);
   }
 }
 
-void StreamService::read_next(Call& call) {
+void CallService::read_next(Call& call) {
   if (call.reading || call.reads_ended || call.gone || call.finishing || call.refusals.size() >= kMaxUnsentErrors) return;
   call.reading = true;
   ++call.operations;
   call.io.Read(&call.incoming, &call.read);
 }
 
-void StreamService::on_read(Call& call, bool ok) {
+// Its status and reply end the call, also when no message came.
+void CallService::answer_unary(Call& call, bool has_message) {
+  auto answer = unary_.answer(call.context.method(), call.incoming);
+  if (!has_message && answer.status.ok()) answer.status = {grpc::StatusCode::INVALID_ARGUMENT, "BAD_REQUEST: the call has no message"};
+  if (!answer.status.ok()) return finish(call, answer.status);
+  call.finishing = true;
+  ++call.operations;
+  call.io.WriteAndFinish(answer.reply, grpc::WriteOptions(), grpc::Status::OK, &call.finish);
+}
+
+void CallService::on_read(Call& call, bool ok) {
+  if (call.unary) return answer_unary(call, ok);
   if (!ok) {
     call.reads_ended = true;  // the client has said all it wants to say, or is gone: then the done tag tells
     pump(call);
@@ -187,7 +184,7 @@ void StreamService::on_read(Call& call, bool ok) {
   read_next(call);
 }
 
-Result<void> StreamService::take_request(Call& call, std::string& id) {
+Result<void> CallService::take_request(Call& call, std::string& id) {
   if (!parse_and_wipe(call.incoming, request_)) return fail(Code::kBadRequest, "the message is not a ModelInferRequest");
   id = request_.id().substr(0, kMaxIdBytes);
   auto parsed = parse_request(request_, model_);
@@ -210,7 +207,7 @@ Result<void> StreamService::take_request(Call& call, std::string& id) {
   return {};
 }
 
-void StreamService::pump(Call& call) {
+void CallService::pump(Call& call) {
   if (call.writing || call.finishing || call.gone) return;
   grpc::ByteBuffer message;
   if (!call.refusals.empty()) {
@@ -234,20 +231,20 @@ void StreamService::pump(Call& call) {
     call.writing = true;
     ++call.operations;
     call.io.Write(message, &call.write);
-  } else if (call.requests.empty() && draining_) {
+  } else if (call.requests.empty() && draining_ && !call.unary) {
     finish(call, as_status(kDraining));
-  } else if (call.requests.empty() && call.reads_ended) {
+  } else if (call.requests.empty() && call.reads_ended && !call.unary) {
     finish(call, grpc::Status::OK);
   }
 }
 
-void StreamService::finish(Call& call, const grpc::Status& status) {
+void CallService::finish(Call& call, const grpc::Status& status) {
   call.finishing = true;
   ++call.operations;
   call.io.Finish(status, &call.finish);
 }
 
-void StreamService::drop_requests(Call& call) {
+void CallService::drop_requests(Call& call) {
   auto* engine = engine_.load();
   for (auto& output : call.requests) {
     output->call = nullptr;
@@ -256,7 +253,7 @@ void StreamService::drop_requests(Call& call) {
   call.requests.clear();
 }
 
-void StreamService::release(Call& call) {
+void CallService::release(Call& call) {
   calls_.erase(std::find(calls_.begin(), calls_.end(), &call));
   --open_calls_;
   delete &call;

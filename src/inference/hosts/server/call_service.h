@@ -1,9 +1,12 @@
-// All ModelStreamInfer calls: one thread over one completion queue reads requests, hands them to the engine and writes what comes back.
+// All calls of the runtime's socket: one thread over one completion queue. It answers the small ones, reads the requests of
+// ModelStreamInfer, hands them to the engine and writes what comes back. One thread and no generated service: with any other poller in the
+// process, gRPC passes each event from thread to thread.
 // A malformed request is answered on its stream with an error and harms nothing else. A call that goes away cancels its requests.
 // One response per call is under way at a time; what the engine produces meanwhile gathers in RequestOutput.
 // Threads: start, set_engine, wake, drain and stop from any; everything else on its own thread.
 #pragma once
 #include <grpcpp/alarm.h>
+#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
@@ -13,19 +16,17 @@
 #include <thread>
 #include <vector>
 
-#include "grpc_service.grpc.pb.h"
+#include "grpc_service.pb.h"
 #include "inference/engine/engine.h"
 #include "inference/hosts/server/request_output.h"
-#include "inference/hosts/server/unary_service.h"
+#include "inference/hosts/server/unary_calls.h"
 
 namespace tie::runtime_host {
 
-using InferenceService = inference::GRPCInferenceService::WithRawMethod_ModelStreamInfer<UnaryService>;
-
-class StreamService {
+class CallService {
  public:
-  StreamService(std::string model, InferenceService& service, std::unique_ptr<grpc::ServerCompletionQueue> queue);
-  ~StreamService();
+  CallService(std::string model, grpc::AsyncGenericService& service, const UnaryCalls& unary, std::unique_ptr<grpc::ServerCompletionQueue> queue);
+  ~CallService();
 
   void start();                              // once the server listens
   void set_engine(engine::Engine* engine);   // until then calls are refused as not ready; null again before the engine goes
@@ -48,6 +49,7 @@ class StreamService {
   void handle(Tag& tag, bool ok);
   void on_accept(Call& call, bool ok);
   void on_read(Call& call, bool ok);
+  void answer_unary(Call& call, bool has_message);
   void read_next(Call& call);
   Result<void> take_request(Call& call, std::string& id);
   void pump(Call& call);
@@ -57,7 +59,8 @@ class StreamService {
   void on_alarm();
 
   const std::string model_;
-  InferenceService& service_;
+  grpc::AsyncGenericService& service_;
+  const UnaryCalls& unary_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::atomic<engine::Engine*> engine_{nullptr};
   std::atomic<const char*> not_ready_{"the runtime is still starting"};
