@@ -11,10 +11,14 @@ namespace {
 constexpr uint32_t kPairsPerSum = 32;  // pairs of head dimensions whose products one half-precision sum takes
 constexpr uint32_t kKeysPerSum = 64;
 
-inline const std::byte* kv_block(const AttentionJob& job, uint32_t key) { return job.kv + size_t{job.block_table[key / job.block_tokens]} * job.block_stride; }
-inline const std::byte* key_group(const AttentionJob& job, uint32_t key) { return kv_block(job, key) + size_t{key % job.block_tokens / 16} * job.head_dim * 32; }
+// block_tokens is a power of two; a division for each group would cost as much as the group's loads.
+inline const std::byte* kv_block(const AttentionJob& job, uint32_t key) {
+  return job.kv + size_t{job.block_table[key >> __builtin_ctz(job.block_tokens)]} * job.block_stride;
+}
+inline uint32_t slot_of(const AttentionJob& job, uint32_t key) { return key & (job.block_tokens - 1); }
+inline const std::byte* key_group(const AttentionJob& job, uint32_t key) { return kv_block(job, key) + size_t{slot_of(job, key) / 16} * job.head_dim * 32; }
 inline const std::byte* value_group(const AttentionJob& job, uint32_t key) {
-  return kv_block(job, key) + (size_t{job.block_tokens} + key % job.block_tokens) * job.head_dim * 2;
+  return kv_block(job, key) + (size_t{job.block_tokens} + slot_of(job, key)) * job.head_dim * 2;
 }
 inline __m512h load_halves(const std::byte* p) { return _mm512_castsi512_ph(_mm512_loadu_si512(p)); }
 inline __m512 low_floats(__m512h v) { return _mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_castph_si512(v))); }
@@ -60,7 +64,8 @@ inline void score_part(const AttentionJob& job, uint32_t key, uint32_t end, uint
     }
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < R; ++r) {
-      const __m512h x = load_halves(q + r * row + 64 * i);
+      __m512h x = load_halves(q + r * row + 64 * i);
+      asm("" : "+v"(x));  // keep it in a register: folded into each fma it would be loaded G times
 #pragma GCC unroll 2
       for (uint32_t g = 0; g < G; ++g) sum[r][g] = _mm512_fmadd_ph(x, keys[g], sum[r][g]);
     }
@@ -93,9 +98,19 @@ inline float fold(__m512 v) {  // as kernel_set.h prescribes
   return _mm_cvtss_f32(_mm_add_ss(u, _mm_shuffle_ps(u, u, 1)));
 }
 
+// exp(score - base) / 64 of 16 keys: returned as floats, stored as halves, twice in each 32-bit lane so that a 32-bit broadcast fills a register with one.
+inline __m512 store_weights(__m512 score, float base, uint32_t* weights) {
+  const __m512i twice = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8, 7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+  const __m512 log2e = _mm512_set1_ps(1.44269504f), shift = _mm512_fmadd_ps(_mm512_set1_ps(base), log2e, _mm512_set1_ps(6.0f));
+  const __m512 p = exp2_rough(_mm512_fmsub_ps(score, log2e, shift));
+  const __m256i half = _mm512_cvtps_ph(p, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  _mm512_store_si512(weights, _mm512_permutexvar_epi16(twice, _mm512_castsi256_si512(half)));
+  return p;
+}
+
 inline __m512 soft_capped(__m512 s, float cap);
 
-// Scores of one row to weights: halves, twice in each 32-bit lane so that a 32-bit broadcast fills a register with one weight.
+// Scores of one row to weights: max, mask, cap.
 inline void soften(const AttentionJob& job, uint32_t r, uint32_t start, uint32_t first, uint32_t last, float* s, uint32_t* weights, AttentionPartial& out) {
   const __m512 none = _mm512_set1_ps(-__builtin_inff());
   __m512 top = none;
@@ -112,17 +127,26 @@ inline void soften(const AttentionJob& job, uint32_t r, uint32_t start, uint32_t
     _mm512_store_ps(s + 16 * g, x);
     top = _mm512_max_ps(top, x);
   }
-  const float max = _mm512_reduce_max_ps(top);
-  const __m512 base = _mm512_set1_ps(max > -__builtin_inff() ? max : 0.0f), log2e = _mm512_set1_ps(1.44269504f);
+  const float max = _mm512_reduce_max_ps(top), base = max > -__builtin_inff() ? max : 0.0f;
   __m512 sum = _mm512_setzero_ps();
-  for (uint32_t g = first; g < last; ++g) {
-    const __m512 p = exp2_rough(_mm512_mul_ps(_mm512_sub_ps(_mm512_load_ps(s + 16 * g), base), log2e));
-    sum = _mm512_add_ps(sum, p);
-    const __m512i half = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(_mm512_mul_ps(p, _mm512_set1_ps(1.0f / 64)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-    _mm512_store_si512(weights + 16 * g, _mm512_or_si512(half, _mm512_slli_epi32(half, 16)));
-  }
+  for (uint32_t g = first; g < last; ++g) sum = _mm512_add_ps(sum, store_weights(_mm512_load_ps(s + 16 * g), base, weights + 16 * g));
   out.max[r] = max;
-  out.sum[r] = fold(sum);
+  out.sum[r] = fold(sum) * 64.0f;
+}
+
+// The usual case, in registers: the row sees the whole block and nothing is capped.
+inline void soften_whole(uint32_t r, const float* s, uint32_t* weights, AttentionPartial& out) {
+  constexpr uint32_t kGroups = kKeyBlock / 16;
+  __m512 x[kGroups], top = _mm512_load_ps(s);
+  x[0] = top;
+#pragma GCC unroll 8
+  for (uint32_t g = 1; g < kGroups; ++g) top = _mm512_max_ps(top, x[g] = _mm512_load_ps(s + 16 * g));
+  const float max = _mm512_reduce_max_ps(top);
+  __m512 sum = _mm512_setzero_ps();
+#pragma GCC unroll 8
+  for (uint32_t g = 0; g < kGroups; ++g) sum = _mm512_add_ps(sum, store_weights(x[g], max, weights + 16 * g));
+  out.max[r] = max;
+  out.sum[r] = fold(sum) * 64.0f;
 }
 
 // Adds the weighted values of keys [begin, end) (at most kKeysPerSum) to acc, head dimensions [d, d + 32 * C).
@@ -171,7 +195,11 @@ void attend_rows(const AttentionJob& job, uint32_t key_block, AttentionPartial& 
     for (; g + 2 <= last; g += 2) score_part<R, 2, kPrefetch>(job, start + 16 * g, limit, pair, pairs, scores);
     if (g < last) score_part<R, 1, kPrefetch>(job, start + 16 * g, limit, pair, pairs, scores);
   }
-  for (uint32_t r = 0; r < R; ++r) soften(job, r, start, first, last, scores[r], weights[r], out);
+  for (uint32_t r = 0; r < R; ++r) {
+    const bool whole = job.key_begin[r] <= start && job.key_end[r] >= start + kKeyBlock && job.soft_cap <= 0.0f;
+    if (whole) soften_whole(r, scores[r], weights[r], out);
+    else soften(job, r, start, first, last, scores[r], weights[r], out);
+  }
   if (!any) return;
   for (uint32_t half = start; half < start + kKeyBlock; half += kKeysPerSum) {
     const uint32_t begin = span.begin > half ? span.begin : half, end = span.end < half + kKeysPerSum ? span.end : half + kKeysPerSum;

@@ -82,11 +82,11 @@ void attend_block(const AttentionJob& job, uint32_t key_block, AttentionPartial&
     }
     for (uint32_t key = begin; key < end; ++key) {
       float& weight = s[key % kKeyBlock];
-      const float p = exp2_rough((weight - out.max[r]) * 1.44269504f);
+      const float p = exp2_rough(std::fma(weight, 1.44269504f, -std::fma(out.max[r], 1.44269504f, 6.0f)));  // exp(score - max) / 64
       lanes[key % 16] += p;
-      weight = half_to_float(float_to_half(p * (1.0f / 64)));
+      weight = half_to_float(float_to_half(p));
     }
-    out.sum[r] = fold_lanes(lanes);
+    out.sum[r] = fold_lanes(lanes) * 64.0f;
     float* acc = out.acc + size_t{r} * job.head_dim;
     std::fill_n(acc, job.head_dim, 0.0f);
     for (uint32_t from = start; from < start + kKeyBlock; from += 64)
