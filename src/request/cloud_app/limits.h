@@ -11,6 +11,7 @@ constexpr size_t kMaxQueuedBytes = 4 << 20;            // towards the helper
 constexpr size_t kPauseQueuedBytes = 256 << 10;        // beyond it the runtime is not read
 constexpr size_t kMaxTextPerEventBytes = 64 << 10;     // longer text (an echo) goes out in several events
 constexpr int kMaxRuntimeMessageBytes = 16 << 20;
+constexpr int kStreamWindowBytes = 1 << 20;            // of the runtime's answer, under way and not yet read
 
 constexpr size_t kMaxModels = 64;
 constexpr size_t kMaxModelTomlBytes = 64 << 10;
@@ -35,7 +36,7 @@ constexpr int64_t kInputIdleMs = 60'000;               // the helper and cloudbo
 constexpr int64_t kFirstEventTimeoutMs = 120'000;      // the runtime may have a queue
 constexpr int64_t kEventTimeoutMs = 30'000;            // between two events
 constexpr int64_t kSendTimeoutMs = 40'000;             // a client that takes nothing
-constexpr int64_t kTickMs = 25;                        // how often the helper is listened to while the runtime is silent
+constexpr int64_t kTickMs = 100;                       // how often the helper is listened to while the runtime is silent
 constexpr int64_t kLastWriteMs = 5'000;
 
 }  // namespace tie::request::app

@@ -26,6 +26,8 @@ class GrpcStream final : public RuntimeStream {
     arguments.SetMaxSendMessageSize(kMaxRuntimeMessageBytes);
     arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    // Room for many tokens: a small window is announced anew after each one, which wakes both sides once more.
+    arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
     channel_ = grpc::CreateCustomInsecureChannelFromFd("runtime", connection.release(), arguments);
     stub_ = inference::GRPCInferenceService::NewStub(channel_);
   }
