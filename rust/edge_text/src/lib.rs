@@ -8,3 +8,5 @@ mod template;
 mod time;
 
 pub use template::{Failure, Limits, Template};
+/// A program may link only one Rust static library: tie-cloud-app finds the grammar compiler in this one.
+pub use edge_grammar as grammar;
