@@ -49,11 +49,14 @@ bool Publisher::publish(const KeyRing::Snapshot& snapshot) {
   for (const crypto::Digest& id : snapshot.accepted) request.add_accepted_key_ids(to_string(id));
   for (const crypto::Digest& id : snapshot.revoked) request.add_revoked_key_ids(to_string(id));
   request.set_boot_id(boot_id_);
+  for (const std::string& id : request.accepted_key_ids())
+    if (used_.contains(id)) request.add_used_key_ids(id);
   v1::PublishKeysReply reply;
   grpc::ClientContext context;
   context.set_deadline(rpc::call_deadline(kPublishTimeoutMs));
   const grpc::Status status = link_->stub->PublishKeys(&context, request, &reply);
   if (!status.ok()) return false;
+  used_ = {request.accepted_key_ids().begin(), request.accepted_key_ids().end()};
   if (logged_version_ != snapshot.version)
     TIE_LOG("workload_servicesd", "published {} keys, {} accepted", request.bundles_size(),
             request.accepted_key_ids_size());

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "keys/workload_servicesd/key_ring.h"
@@ -27,6 +28,7 @@ class Publisher {
   const std::string boot_id_;
   std::atomic<bool> stopping_ = false;
   uint64_t logged_version_ = 0;
+  std::set<std::string> used_;  // keys that cloudboardd has accepted: without a replay record they are lost, not new
 };
 
 }  // namespace tie::wsd
