@@ -1,0 +1,224 @@
+"""The benchmarks, called by `./dev bench NAME`. Measurements, never tests: each prints a table and, with --json F, writes its figures.
+
+  limits   what this machine allows: read bandwidth, int8 and fp32 peak, for 1 and all threads
+  engine   bones alone, against those limits
+  peers    the same model file through llama-cpp-python (built on first use: minutes), flash attention on and off, interleaved with ours
+  path     first token and throughput through the whole private path against the engine alone; CPU time per request pair
+  recycle  N recycles of an idle node: busy to ready
+
+Absolute times hold for one machine and one moment; ratios and fractions within one run are what to compare. Runs with foreign load over 3 % say so.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BIN = ROOT / "build/release/bin"
+TIE = ROOT / "build/release/dist/bin/tie"
+MODEL = ROOT / ".cache/models/smollm2-135m-instruct.gguf"
+PEER_VENV = ROOT / "build/venv-peers"
+PEER = "llama-cpp-python==0.3.36"
+THREADS = os.cpu_count()
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+
+
+def table(title, header, rows):
+    print(f"\n{title}")
+    widths = [max(len(str(r[i])) for r in [header, *rows]) for i in range(len(header))]
+    for row in [header, *rows]:
+        print("  " + "  ".join(str(cell).ljust(w) if i == 0 else str(cell).rjust(w) for i, (cell, w) in enumerate(zip(row, widths))))
+
+
+# ---- limits and engine ----
+
+LIMIT_LINE = re.compile(r"(\d+) thread\(s\): read ([\d.]+) GB/s of a (\d+) MB memfd, int8 (\d+) GOP/s, fp32 (\d+) GFLOP/s")
+
+
+def limits(megabytes=96):
+    text = subprocess.run([BIN / "limits_bench", "--threads", str(THREADS), "--mb", str(megabytes)], capture_output=True, text=True, check=True).stdout
+    return {int(n): {"read_gb_s": float(gb), "int8_gops": float(ops), "fp32_gflops": float(fp)} for n, gb, _, ops, fp in LIMIT_LINE.findall(text)}
+
+
+def bench_limits(options):
+    found = {size: limits(size) for size in (96, 1024)}
+    rows = [[f"{threads} thread(s), {size} MB memfd", f"{v['read_gb_s']:.1f}", f"{v['int8_gops']:.0f}", f"{v['fp32_gflops']:.0f}"] for size, by in found.items() for threads, v in by.items()]
+    table("limits of this machine", ["working set", "read GB/s", "int8 GOP/s", "fp32 GFLOP/s"], rows)
+    return {"limits": found}
+
+
+def engine_figures(repeat, only="", seconds=0.4):
+    out = ROOT / "build/engine-bench.jsonl"
+    command = [BIN / "engine_bench", "--gguf", MODEL, "--threads", str(THREADS), "--repeat", str(repeat), "--seconds", str(seconds), "--json", out]
+    if only:
+        command += ["--only", only]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return {line["name"]: line for line in map(json.loads, out.read_text().splitlines())}
+
+
+# Multiplications and additions for one token of prefill: two per weight of the layers (the head runs for one row only).
+LAYER_WEIGHTS = 106.2e6
+
+
+def bench_engine(options):
+    top = limits()[THREADS]
+    figures = engine_figures(options.repeat)
+    rows = []
+    for name, f in figures.items():
+        if name.startswith("decode batch 1 "):
+            fraction = f"{100 * f['gb_per_s'] / top['read_gb_s']:.0f} % of read"
+        elif name.startswith("prefill"):
+            fraction = f"{100 * f['tokens_per_s'] * 2 * LAYER_WEIGHTS / 1e9 / top['int8_gops']:.0f} % of int8"
+        else:
+            fraction = ""
+        rows.append([name, f"{f['tokens_per_s']:.0f}", f"{f['step_ms']:.2f}", fraction, f"{f['foreign_percent']:.0f} %"])
+    table(f"engine, SmolLM2-135M Q4_1, {THREADS} threads, read limit {top['read_gb_s']:.1f} GB/s, int8 {top['int8_gops']:.0f} GOP/s", ["figure", "tokens/s", "ms/step", "of the limit", "foreign load"], rows)
+    return {"limits": top, "engine": figures}
+
+
+# ---- peers ----
+
+PEER_PROGRAM = r"""
+import json, sys, time
+import llama_cpp
+model, threads, flash = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "1"
+llm = llama_cpp.Llama(model_path=model, n_ctx=4096, n_batch=512, n_ubatch=512, n_threads=threads, n_threads_batch=threads, flash_attn=flash, verbose=False, logits_all=False)
+out = {}
+def prefill(n):
+    llm.reset(); start = time.perf_counter(); llm.eval([(7 * i + 11) % 40000 + 100 for i in range(n)]); return n / (time.perf_counter() - start)
+prefill(64)
+out["prefill 512"] = prefill(512)
+out["prefill 2048"] = prefill(2048)
+def decode(depth, steps=32):
+    llm.reset()
+    if depth: llm.eval([(7 * i + 11) % 40000 + 100 for i in range(depth)])
+    llm.eval([500]); start = time.perf_counter()
+    for i in range(steps): llm.eval([600 + i])
+    return steps / (time.perf_counter() - start)
+out["decode batch 1 depth 0"] = decode(0)
+out["decode batch 1 depth 2048"] = decode(2048)
+print(json.dumps(out))
+"""
+
+
+def peer_python():
+    python = PEER_VENV / "bin/python"
+    if not python.exists():
+        subprocess.run(["/usr/bin/python3", "-m", "venv", PEER_VENV], check=True)
+    if subprocess.run([python, "-c", "import llama_cpp"], capture_output=True).returncode != 0:
+        print(f"building {PEER} (several minutes, once)", file=sys.stderr, flush=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", "--disable-pip-version-check", PEER], check=True)
+    return python
+
+
+def bench_peers(options):
+    python = peer_python()
+    names = ["decode batch 1 depth 0", "decode batch 1 depth 2048", "prefill 512", "prefill 2048"]
+    ours, peer = {n: [] for n in names}, {(n, flash): [] for n in names for flash in (0, 1)}
+    for round_number in range(options.repeat):  # interleaved: A, B, C, A, B, C …
+        print(f"round {round_number + 1} of {options.repeat}", file=sys.stderr, flush=True)
+        for name in names:
+            ours[name].append(engine_figures(1, name)[name]["tokens_per_s"])
+        for flash in (0, 1):
+            text = subprocess.run([python, "-c", PEER_PROGRAM, MODEL, str(THREADS), str(flash)], capture_output=True, text=True, check=True).stdout
+            for name, value in json.loads(text.splitlines()[-1]).items():
+                peer[(name, flash)].append(value)
+    result, rows = {}, []
+    for name in names:
+        best = max(statistics.median(peer[(name, flash)]) for flash in (0, 1))
+        mine = statistics.median(ours[name])
+        result[name] = {"tie": mine, "llama_cpp": best, "ratio": mine / best}
+        rows.append([name, f"{mine:.0f}", f"{best:.0f}", f"{mine / best:.1f}x"])
+    table(f"against {PEER}, the better of flash attention on and off, medians of {options.repeat}, {THREADS} threads", ["figure", "tie tok/s", "peer tok/s", "ratio"], rows)
+    return {"peers": result}
+
+
+# ---- the private path ----
+
+
+def chat(url, prompt_words, tokens):
+    """One streamed completion: seconds to the first token, seconds in all, tokens."""
+    import httpx
+
+    body = {"model": "smollm2-135m-instruct", "prompt": "the " * prompt_words, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True, "stream_options": {"include_usage": True}}
+    start, first, count = time.perf_counter(), None, 0
+    with httpx.stream("POST", url + "/v1/completions", json=body, timeout=120) as response:
+        if response.status_code != 200:
+            raise RuntimeError(response.read().decode())
+        for line in response.iter_lines():
+            if line.startswith("data: {"):
+                event = json.loads(line[6:])
+                if event.get("choices") and first is None:
+                    first = time.perf_counter() - start
+                if event.get("usage"):
+                    count = event["usage"]["completion_tokens"]
+    return first, time.perf_counter() - start, count
+
+
+def bench_path(options):
+    import support
+
+    engine = engine_figures(3)
+    rows, out = [], {}
+    with support.real_node() as place:
+        chat(place.url, 16, 4)
+        firsts = sorted(chat(place.url, 511, 1)[0] for _ in range(max(5, options.repeat * 2)))
+        alone = 512 / engine["prefill 512"]["tokens_per_s"]
+        out["first_token_512_ms_p50"] = 1000 * statistics.median(firsts)
+        rows.append(["first token, prompt 512, p50", f"{1000 * statistics.median(firsts):.0f} ms", f"{1000 * alone:.0f} ms", f"+{1000 * (statistics.median(firsts) - alone):.0f} ms"])
+        start = time.perf_counter()
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            done = list(pool.map(lambda _: chat(place.url, 127, 64), range(32)))
+        seconds = time.perf_counter() - start
+        total = sum(d[2] for d in done)
+        out["throughput_8_clients"] = total / seconds
+        prefill_s = 32 * 128 / engine["prefill 512"]["tokens_per_s"]
+        decode_s = total / engine["decode batch 8 depth 0"]["tokens_per_s"]
+        bound = total / (prefill_s + decode_s)
+        rows.append(["8 clients, 128 + 64 tokens", f"{total / seconds:.0f} tok/s", f"{bound:.0f} tok/s", f"{100 * total / seconds / bound:.0f} %"])
+    table("through the whole private path (encrypted, padded, a fresh process pair each), against the engine alone", ["figure", "path", "engine alone", "path against engine"], rows)
+    return {"path": out}
+
+
+def bench_recycle(options):
+    import support
+
+    times = []
+    with support.real_node() as place:
+        environment = dict(os.environ, TIE_RUN=str(place.run_dir))
+        for _ in range(options.count):
+            text = subprocess.run([TIE, "node", "recycle"], check=True, capture_output=True, text=True, env=environment).stdout
+            value, unit = re.search(r"the last took ([\d.]+) (ms|s)\b", text).groups()
+            times.append(float(value) * (1000 if unit == "s" else 1))
+    times.sort()
+    p95 = times[min(len(times) - 1, int(0.95 * len(times)))]
+    table(f"{len(times)} recycles of an idle node, busy to ready", ["", "ms"], [["p50", f"{statistics.median(times):.0f}"], ["p95", f"{p95:.0f}"], ["max", f"{times[-1]:.0f}"]])
+    return {"recycle_ms": {"p50": statistics.median(times), "p95": p95, "max": times[-1], "count": len(times)}}
+
+
+BENCHES = {"limits": bench_limits, "engine": bench_engine, "peers": bench_peers, "path": bench_path, "recycle": bench_recycle}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+", choices=sorted(BENCHES))
+    parser.add_argument("--json", type=pathlib.Path, help="write the figures here")
+    parser.add_argument("--repeat", type=int, default=5, help="runs of each figure; medians are printed")
+    parser.add_argument("--count", type=int, default=20, help="recycle: how many")
+    options = parser.parse_args()
+    machine = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
+    result = {"machine": machine, "threads": THREADS}
+    for name in options.names:
+        result.update(BENCHES[name](options))
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
