@@ -1,6 +1,7 @@
-// Vocabularies of the slice in the repository (tests/data/text): tokenizer.json against the ids of the usual library, GGUF against the same
-// ids; the detokenizer; hostile images; time on long runs.
+// Vocabularies of the slice in the repository (tests/data/text): tokenizer.json against the ids of the usual library,
+// GGUF against the same ids; the detokenizer; hostile images; time on long runs.
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include <chrono>
 #include <filesystem>
@@ -17,7 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path slice() { return fs::path(TIE_SOURCE_DIR) / "tests" / "data" / "text" / "tokenizers"; }
+fs::path slice() {
+  return fs::path(TIE_SOURCE_DIR) / "tests" / "data" / "text" / "tokenizers";
+}
 
 std::string read_text(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -40,7 +43,9 @@ Loaded load(Result<Bytes> image) {
   out.tokenizer = std::make_unique<Tokenizer>(Tokenizer::create(*out.vocab).value());
   return out;
 }
-Loaded load_json(const std::string& name) { return load(compile_vocab_image_from_json(read_text(slice() / (name + ".json")))); }
+Loaded load_json(const std::string& name) {
+  return load(compile_vocab_image_from_json(read_text(slice() / (name + ".json"))));
+}
 Loaded load_gguf() {
   auto assets = compile_model_assets(slice() / "byte_level.gguf");
   EXPECT_TRUE(assets) << (assets ? "" : assets.error().message);
@@ -54,15 +59,25 @@ void check(const Loaded& loaded, const std::string& name, bool strips = true) {
   for (std::string line; std::getline(in, line); ++n) {
     const auto item = nlohmann::json::parse(line);
     if (!strips && item["text"].get<std::string>().find("<|end|>") != std::string::npos) continue;
-    EXPECT_EQ(loaded.tokenizer->tokenize(item["text"].get<std::string>(), {.parse_special = true}).value(), item["ids"].get<std::vector<TokenId>>()) << item["text"];
+    EXPECT_EQ(loaded.tokenizer->tokenize(item["text"].get<std::string>(), {.parse_special = true}).value(),
+              item["ids"].get<std::vector<TokenId>>())
+        << item["text"];
   }
   EXPECT_GT(n, 50);
 }
 
-TEST(TinyVocab, ByteLevelJsonGivesTheLibrarysIds) { check(load_json("byte_level"), "byte_level"); }
-TEST(TinyVocab, ByteLevelGgufGivesTheSameIds) { check(load_gguf(), "byte_level", false); }
-TEST(TinyVocab, CharacterJsonGivesTheLibrarysIds) { check(load_json("characters"), "characters"); }
-TEST(TinyVocab, UnigramJsonGivesTheLibrarysIds) { check(load_json("unigram"), "unigram"); }
+TEST(TinyVocab, ByteLevelJsonGivesTheLibrarysIds) {
+  check(load_json("byte_level"), "byte_level");
+}
+TEST(TinyVocab, ByteLevelGgufGivesTheSameIds) {
+  check(load_gguf(), "byte_level", false);
+}
+TEST(TinyVocab, CharacterJsonGivesTheLibrarysIds) {
+  check(load_json("characters"), "characters");
+}
+TEST(TinyVocab, UnigramJsonGivesTheLibrarysIds) {
+  check(load_json("unigram"), "unigram");
+}
 
 TEST(TinyVocab, PlainTextNeverYieldsAControlToken) {
   for (const char* name : {"byte_level", "characters", "unigram"}) {
@@ -71,14 +86,17 @@ TEST(TinyVocab, PlainTextNeverYieldsAControlToken) {
       if (!loaded.vocab->is_control(static_cast<TokenId>(id))) continue;
       const std::string text(as_text(loaded.vocab->token_bytes(static_cast<TokenId>(id))));
       const auto ids = loaded.tokenizer->tokenize("x" + text + "y").value();
-      for (TokenId got : ids) EXPECT_FALSE(loaded.vocab->is_control(got) && got != loaded.vocab->unk().value_or(-1)) << name << " " << text;
+      for (TokenId got : ids)
+        EXPECT_FALSE(loaded.vocab->is_control(got) && got != loaded.vocab->unk().value_or(-1)) << name << " " << text;
     }
   }
 }
 
 TEST(TinyVocab, StripsSpaceAroundTokensThatAskForIt) {
   const Loaded loaded = load_json("byte_level");
-  const auto ids = [&](std::string_view text) { return loaded.tokenizer->tokenize(text, {.parse_special = true}).value(); };
+  const auto ids = [&](std::string_view text) {
+    return loaded.tokenizer->tokenize(text, {.parse_special = true}).value();
+  };
   EXPECT_EQ(ids("<|end|> \n a"), ids("<|end|>a"));
   EXPECT_EQ(ids("a \n <|user|>"), ids("a<|user|>"));
   EXPECT_NE(ids("<|im_end|> a"), ids("<|im_end|>a"));
@@ -123,7 +141,8 @@ TEST(Detokenizer, MarksAnUnfinishedCharacterOnlyAtTheEnd) {
 
 TEST(VocabImage, RefusesEveryTruncationAndSurvivesEveryFlippedByte) {
   const Loaded loaded = load_json("characters");
-  for (size_t cut = 0; cut < loaded.image.size(); cut += 97) EXPECT_FALSE(Vocab::open(ByteView(loaded.image).first(cut)));
+  for (size_t cut = 0; cut < loaded.image.size(); cut += 97)
+    EXPECT_FALSE(Vocab::open(ByteView(loaded.image).first(cut)));
   Bytes image = loaded.image;
   size_t opened = 0;
   for (size_t at = 0; at < image.size(); at += at < sizeof(image::Header) ? 1 : 61) {
@@ -131,12 +150,19 @@ TEST(VocabImage, RefusesEveryTruncationAndSurvivesEveryFlippedByte) {
     if (auto vocab = Vocab::open(image)) {
       ++opened;
       EXPECT_FALSE(vocab->verify_digest()) << at;
-      if (auto tokenizer = Tokenizer::create(*vocab)) (void)tokenizer->tokenize("Hello, wörld 123 <s>", {.parse_special = true, .add_special = true});
+      if (auto tokenizer = Tokenizer::create(*vocab))
+        (void)tokenizer->tokenize("Hello, wörld 123 <s>", {.parse_special = true, .add_special = true});
     }
     image[at] ^= 0xff;
   }
   EXPECT_GT(opened, 100u);
   EXPECT_TRUE(Vocab::open(image)->verify_digest());
+}
+
+double thread_cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
 TEST(Tokenizer, TakesTimeNearlyLinearInTheText) {
@@ -146,12 +172,18 @@ TEST(Tokenizer, TakesTimeNearlyLinearInTheText) {
       const auto time = [&](size_t n) {
         std::string text;
         while (text.size() < n) text += unit;
-        const auto start = std::chrono::steady_clock::now();
-        EXPECT_TRUE(loaded.tokenizer->tokenize(text));
-        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        // This thread's processor time, best of three: a busy machine is not a slow tokenizer.
+        double best = 1e9;
+        for (int i = 0; i < 3; ++i) {
+          const double start = thread_cpu_seconds();
+          EXPECT_TRUE(loaded.tokenizer->tokenize(text));
+          best = std::min(best, thread_cpu_seconds() - start);
+        }
+        return best;
       };
-      // 32 times the text: quadratic work would take about 1000 times as long. Caches and a busy machine cost a small factor.
-      const double small = std::min({time(10000), time(10000), time(10000)}) + 2e-4, large = time(320000);
+      // 32 times the text: quadratic work would take about 1000 times as long. Caches and a busy machine cost a small
+      // factor.
+      const double small = time(10000) + 2e-4, large = time(320000);
       EXPECT_LT(large, small * 400) << name << " " << unit;
     }
   }
@@ -163,8 +195,13 @@ TEST(TokenizerJson, RefusesWhatItCannotDoByName) {
     return image ? std::string("accepted") : image.error().message;
   };
   EXPECT_NE(message(R"({"model":{"type":"WordPiece","vocab":{"a":0}}})").find("WordPiece"), std::string::npos);
-  EXPECT_NE(message(R"({"normalizer":{"type":"Precompiled"},"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})").find("Precompiled"), std::string::npos);
-  EXPECT_NE(message(R"({"pre_tokenizer":{"type":"BertPreTokenizer"},"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})").find("BertPreTokenizer"), std::string::npos);
+  EXPECT_NE(message(R"({"normalizer":{"type":"Precompiled"},"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})")
+                .find("Precompiled"),
+            std::string::npos);
+  EXPECT_NE(
+      message(R"({"pre_tokenizer":{"type":"BertPreTokenizer"},"model":{"type":"BPE","vocab":{"a":0},"merges":[]}})")
+          .find("BertPreTokenizer"),
+      std::string::npos);
   EXPECT_NE(message(R"({"model":{"type":"BPE","vocab":{"a":4000000000},"merges":[]}})"), "accepted");
   EXPECT_NE(message(R"({"model":{"type":"BPE","vocab":{"a":0},"merges":["a"]}})"), "accepted");
   EXPECT_NE(message(std::string(100000, '[')), "accepted");
