@@ -1,10 +1,10 @@
 #include "model_files/gguf.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 #include <cstring>
 #include <limits>
-
-#include <fmt/format.h>
 
 namespace tie::model_files {
 namespace {
@@ -42,19 +42,31 @@ T load(const uint8_t* p) {
 
 GgufValue load_scalar(GgufType type, const uint8_t* p) {
   switch (type) {
-    case GgufType::kU8: return uint64_t{*p};
-    case GgufType::kU16: return uint64_t{load<uint16_t>(p)};
-    case GgufType::kU32: return uint64_t{load<uint32_t>(p)};
-    case GgufType::kU64: return load<uint64_t>(p);
-    case GgufType::kI8: return int64_t{load<int8_t>(p)};
-    case GgufType::kI16: return int64_t{load<int16_t>(p)};
-    case GgufType::kI32: return int64_t{load<int32_t>(p)};
-    case GgufType::kI64: return load<int64_t>(p);
-    case GgufType::kF32: return double{load<float>(p)};
-    case GgufType::kF64: return load<double>(p);
-    case GgufType::kBool: return *p != 0;
+    case GgufType::kU8:
+      return uint64_t{*p};
+    case GgufType::kU16:
+      return uint64_t{load<uint16_t>(p)};
+    case GgufType::kU32:
+      return uint64_t{load<uint32_t>(p)};
+    case GgufType::kU64:
+      return load<uint64_t>(p);
+    case GgufType::kI8:
+      return int64_t{load<int8_t>(p)};
+    case GgufType::kI16:
+      return int64_t{load<int16_t>(p)};
+    case GgufType::kI32:
+      return int64_t{load<int32_t>(p)};
+    case GgufType::kI64:
+      return load<int64_t>(p);
+    case GgufType::kF32:
+      return double{load<float>(p)};
+    case GgufType::kF64:
+      return load<double>(p);
+    case GgufType::kBool:
+      return *p != 0;
     case GgufType::kString:
-    case GgufType::kArray: break;
+    case GgufType::kArray:
+      break;
   }
   return uint64_t{0};
 }
@@ -81,7 +93,8 @@ class Cursor {
   Result<std::string_view> string(uint64_t max_bytes, const char* what) {
     TIE_TRY(uint64_t length, integer<uint64_t>(what));
     if (length > max_bytes)
-      return fail(Code::kTooLarge, fmt::format("{} at byte {} claims {} bytes, the limit is {}", what, at_, length, max_bytes));
+      return fail(Code::kTooLarge,
+                  fmt::format("{} at byte {} claims {} bytes, the limit is {}", what, at_, length, max_bytes));
     TIE_TRY(ByteView raw, take(length, what));
     return as_text(raw);
   }
@@ -95,7 +108,8 @@ Result<GgufArray> read_array(Cursor& in, const GgufLimits& limits) {
   TIE_TRY(uint32_t type, in.integer<uint32_t>("array type"));
   TIE_TRY(uint64_t count, in.integer<uint64_t>("array length"));
   if (count > limits.max_array_elements)
-    return fail(Code::kTooLarge, fmt::format("array of {} elements, the limit is {}", count, limits.max_array_elements));
+    return fail(Code::kTooLarge,
+                fmt::format("array of {} elements, the limit is {}", count, limits.max_array_elements));
   GgufArray array{.type = static_cast<GgufType>(type), .count = count};
   if (array.type == GgufType::kArray) return fail(Code::kUnsupportedFeature, "nested arrays are not supported");
   if (array.type != GgufType::kString) {
@@ -128,7 +142,8 @@ Result<GgufValue> read_value(Cursor& in, uint32_t type, const GgufLimits& limits
 // Element count and byte size with every product checked against the signed 64-bit range.
 Result<uint64_t> tensor_bytes(const GgufTensor& tensor) {
   const TensorTypeInfo* info = tensor_type_info(tensor.type);
-  if (!info) return fail(Code::kUnsupportedFeature, fmt::format("unknown tensor type {}", static_cast<uint32_t>(tensor.type)));
+  if (!info)
+    return fail(Code::kUnsupportedFeature, fmt::format("unknown tensor type {}", static_cast<uint32_t>(tensor.type)));
   uint64_t elements = 1;
   for (uint64_t dim : tensor.dims) {
     if (dim > kMaxSigned) return fail(Code::kCorrupt, "a dimension is negative");
@@ -137,9 +152,11 @@ Result<uint64_t> tensor_bytes(const GgufTensor& tensor) {
   }
   const uint64_t row = tensor.dims.empty() ? 1 : tensor.dims[0];
   if (row % info->block_elements != 0)
-    return fail(Code::kCorrupt, fmt::format("rows of {} elements do not divide into blocks of {} ({})", row, info->block_elements, info->name));
+    return fail(Code::kCorrupt, fmt::format("rows of {} elements do not divide into blocks of {} ({})", row,
+                                            info->block_elements, info->name));
   uint64_t bytes = 0;
-  if (__builtin_mul_overflow(elements / info->block_elements, uint64_t{info->block_bytes}, &bytes) || bytes > kMaxSigned)
+  if (__builtin_mul_overflow(elements / info->block_elements, uint64_t{info->block_bytes}, &bytes) ||
+      bytes > kMaxSigned)
     return fail(Code::kCorrupt, "the tensor's size overflows");
   return bytes;
 }
@@ -148,7 +165,8 @@ Result<GgufTensor> read_tensor(Cursor& in) {
   GgufTensor tensor;
   TIE_TRY(tensor.name, in.string(kMaxTensorNameBytes, "tensor name"));
   TIE_TRY(uint32_t n_dims, in.integer<uint32_t>("tensor dimension count"));
-  if (n_dims > kMaxDims) return fail(Code::kCorrupt, fmt::format("{} dimensions, at most {} are allowed", n_dims, kMaxDims));
+  if (n_dims > kMaxDims)
+    return fail(Code::kCorrupt, fmt::format("{} dimensions, at most {} are allowed", n_dims, kMaxDims));
   for (uint32_t i = 0; i < n_dims; ++i) {
     TIE_TRY(uint64_t dim, in.integer<uint64_t>("tensor dimension"));
     tensor.dims.push_back(dim);
@@ -166,7 +184,8 @@ Result<uint64_t> alignment_of(const std::map<std::string_view, GgufValue>& metad
   const uint64_t* value = std::get_if<uint64_t>(&found->second);
   if (!value) return fail(Code::kCorrupt, "general.alignment is not an unsigned integer");
   if (!std::has_single_bit(*value) || *value > kMaxAlignment)
-    return fail(Code::kCorrupt, fmt::format("general.alignment {} is not a power of two up to {}", *value, kMaxAlignment));
+    return fail(Code::kCorrupt,
+                fmt::format("general.alignment {} is not a power of two up to {}", *value, kMaxAlignment));
   return *value;
 }
 
@@ -185,7 +204,8 @@ Result<uint64_t> check_layout(const std::vector<GgufTensor>& tensors, uint64_t a
 }
 
 Error type_error(std::string_view key, const GgufValue& value, const char* wanted) {
-  static constexpr const char* kHave[] = {"an unsigned integer", "a signed integer", "a float", "a bool", "a string", "an array"};
+  static constexpr const char* kHave[] = {
+      "an unsigned integer", "a signed integer", "a float", "a bool", "a string", "an array"};
   return Error{Code::kBadRequest, fmt::format("metadata key {} is {}, wanted {}", key, kHave[value.index()], wanted)};
 }
 
@@ -198,16 +218,18 @@ Result<const GgufValue*> find_value(const std::map<std::string_view, GgufValue>&
 }  // namespace
 
 const TensorTypeInfo* tensor_type_info(TensorType type) {
-  // Every type of the public format, so that a header can be sized; which ones can be computed with is for bones to say.
+  // Every type of the public format, so that a header can be sized; which ones can be computed with is for bones to
+  // say.
   static constexpr TensorTypeInfo kTypes[] = {
-      {"F32", 1, 4},       {"F16", 1, 2},      {"Q4_0", 32, 18},     {"Q4_1", 32, 20},   {nullptr, 0, 0},      {nullptr, 0, 0},
-      {"Q5_0", 32, 22},    {"Q5_1", 32, 24},   {"Q8_0", 32, 34},     {"Q8_1", 32, 36},   {"Q2_K", 256, 84},    {"Q3_K", 256, 110},
-      {"Q4_K", 256, 144},  {"Q5_K", 256, 176}, {"Q6_K", 256, 210},   {"Q8_K", 256, 292}, {"IQ2_XXS", 256, 66}, {"IQ2_XS", 256, 74},
-      {"IQ3_XXS", 256, 98}, {"IQ1_S", 256, 50}, {"IQ4_NL", 32, 18},  {"IQ3_S", 256, 110}, {"IQ2_S", 256, 82},  {"IQ4_XS", 256, 136},
-      {"I8", 1, 1},        {"I16", 1, 2},      {"I32", 1, 4},        {"I64", 1, 8},      {"F64", 1, 8},        {"IQ1_M", 256, 56},
-      {"BF16", 1, 2},      {nullptr, 0, 0},    {nullptr, 0, 0},      {nullptr, 0, 0},    {"TQ1_0", 256, 54},   {"TQ2_0", 256, 66},
-      {nullptr, 0, 0},     {nullptr, 0, 0},    {nullptr, 0, 0},      {"MXFP4", 32, 17}, {"NVFP4", 64, 36},    {"Q1_0", 128, 18},
-      {"Q2_0", 64, 18},
+      {"F32", 1, 4},      {"F16", 1, 2},        {"Q4_0", 32, 18},    {"Q4_1", 32, 20},     {nullptr, 0, 0},
+      {nullptr, 0, 0},    {"Q5_0", 32, 22},     {"Q5_1", 32, 24},    {"Q8_0", 32, 34},     {"Q8_1", 32, 36},
+      {"Q2_K", 256, 84},  {"Q3_K", 256, 110},   {"Q4_K", 256, 144},  {"Q5_K", 256, 176},   {"Q6_K", 256, 210},
+      {"Q8_K", 256, 292}, {"IQ2_XXS", 256, 66}, {"IQ2_XS", 256, 74}, {"IQ3_XXS", 256, 98}, {"IQ1_S", 256, 50},
+      {"IQ4_NL", 32, 18}, {"IQ3_S", 256, 110},  {"IQ2_S", 256, 82},  {"IQ4_XS", 256, 136}, {"I8", 1, 1},
+      {"I16", 1, 2},      {"I32", 1, 4},        {"I64", 1, 8},       {"F64", 1, 8},        {"IQ1_M", 256, 56},
+      {"BF16", 1, 2},     {nullptr, 0, 0},      {nullptr, 0, 0},     {nullptr, 0, 0},      {"TQ1_0", 256, 54},
+      {"TQ2_0", 256, 66}, {nullptr, 0, 0},      {nullptr, 0, 0},     {nullptr, 0, 0},      {"MXFP4", 32, 17},
+      {"NVFP4", 64, 36},  {"Q1_0", 128, 18},    {"Q2_0", 64, 18},
   };
   const auto index = static_cast<uint32_t>(type);
   if (index >= std::size(kTypes) || !kTypes[index].name) return nullptr;
@@ -265,7 +287,8 @@ Result<Gguf> Gguf::parse(ByteView file, bool header_only, const GgufLimits& limi
   if (as_text(magic) != "GGUF") return fail(Code::kCorrupt, "not a GGUF file (wrong magic)");
   Gguf out;
   TIE_TRY(out.version_, in.integer<uint32_t>("version"));
-  if ((out.version_ & 0xffff) == 0 && out.version_ != 0) return fail(Code::kUnsupportedFeature, "big-endian GGUF files are not supported");
+  if ((out.version_ & 0xffff) == 0 && out.version_ != 0)
+    return fail(Code::kUnsupportedFeature, "big-endian GGUF files are not supported");
   if (out.version_ != 2 && out.version_ != 3)
     return fail(Code::kUnsupportedFeature, fmt::format("GGUF version {} is not supported (2 and 3 are)", out.version_));
   TIE_TRY(uint64_t n_tensors, in.integer<uint64_t>("tensor count"));
@@ -281,7 +304,8 @@ Result<Gguf> Gguf::parse(ByteView file, bool header_only, const GgufLimits& limi
     TIE_TRY(uint32_t type, in.integer<uint32_t>("value type"));
     auto value = read_value(in, type, limits);
     if (!value) return std::unexpected(std::move(value.error()).context(fmt::format("metadata key {}", key)));
-    if (!out.metadata_.emplace(key, *value).second) return fail(Code::kCorrupt, fmt::format("metadata key {} appears twice", key));
+    if (!out.metadata_.emplace(key, *value).second)
+      return fail(Code::kCorrupt, fmt::format("metadata key {} appears twice", key));
   }
   TIE_TRY(const uint64_t alignment, alignment_of(out.metadata_));
 
@@ -289,7 +313,8 @@ Result<Gguf> Gguf::parse(ByteView file, bool header_only, const GgufLimits& limi
   for (uint64_t i = 0; i < n_tensors; ++i) {
     auto tensor = read_tensor(in);
     if (!tensor) return std::unexpected(std::move(tensor.error()).context(fmt::format("tensor {}", i)));
-    if (!out.by_name_.emplace(tensor->name, i).second) return fail(Code::kCorrupt, fmt::format("tensor {} appears twice", tensor->name));
+    if (!out.by_name_.emplace(tensor->name, i).second)
+      return fail(Code::kCorrupt, fmt::format("tensor {} appears twice", tensor->name));
     out.tensors_.push_back(std::move(*tensor));
   }
   TIE_TRY(const uint64_t data_bytes, check_layout(out.tensors_, alignment));
@@ -298,7 +323,8 @@ Result<Gguf> Gguf::parse(ByteView file, bool header_only, const GgufLimits& limi
   if (data_start <= file.size() && data_bytes <= file.size() - data_start) {
     out.data_ = file.subspan(data_start);
   } else if (!header_only && data_bytes > 0) {
-    return fail(Code::kCorrupt, fmt::format("tensor data needs {} bytes from byte {}, the file has {}", data_bytes, data_start, file.size()));
+    return fail(Code::kCorrupt, fmt::format("tensor data needs {} bytes from byte {}, the file has {}", data_bytes,
+                                            data_start, file.size()));
   }
   return out;
 }

@@ -1,6 +1,7 @@
-// Reads the GGUF container (versions 2 and 3, little-endian): metadata and tensor table. Hostile files give an error that names the reason;
-// nothing is allocated by an unchecked count, no offset is used before it is checked. Zero copy: views point into the caller's bytes, which must outlive the object.
-// Used by text (vocabulary) and bones (weights). Source: the public GGUF description (ggml-org/ggml docs/gguf.md).
+// Reads the GGUF container (versions 2 and 3, little-endian): metadata and tensor table. Hostile files give an error
+// that names the reason; nothing is allocated by an unchecked count, no offset is used before it is checked. Zero copy:
+// views point into the caller's bytes, which must outlive the object. Used by text (vocabulary) and bones (weights).
+// Source: the public GGUF description (ggml-org/ggml docs/gguf.md).
 #pragma once
 #include <cstdint>
 #include <map>
@@ -31,7 +32,20 @@ using GgufValue = std::variant<uint64_t, int64_t, double, bool, std::string_view
 
 // Tensor element types by ggml number; sizes come from block_bytes / block_elements.
 enum class TensorType : uint32_t {
-  kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ2_K = 10, kQ3_K = 11, kQ4_K = 12, kQ5_K = 13, kQ6_K = 14, kQ8_K = 15, kBF16 = 30,
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ2_K = 10,
+  kQ3_K = 11,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kQ8_K = 15,
+  kBF16 = 30,
 };
 struct TensorTypeInfo {
   const char* name;
@@ -58,7 +72,8 @@ struct GgufLimits {
 
 class Gguf {
  public:
-  // `header_only`: accept a file whose tensor data is missing (vocabulary files, tests); otherwise every tensor must lie inside the file.
+  // `header_only`: accept a file whose tensor data is missing (vocabulary files, tests); otherwise every tensor must
+  // lie inside the file.
   static Result<Gguf> parse(ByteView file, bool header_only = false, const GgufLimits& limits = {});
 
   uint32_t version() const { return version_; }

@@ -7,7 +7,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     auto file = Gguf::parse({data, size}, header_only);
     if (!file) continue;
     for (const auto& [key, value] : file->metadata()) {
-      if (const auto* array = std::get_if<GgufArray>(&value)) (void)array->strings(), (void)array->integers(), (void)array->numbers();
+      if (const auto* array = std::get_if<GgufArray>(&value))
+        (void)array->strings(), (void)array->integers(), (void)array->numbers();
       (void)file->get_u64(key), (void)file->get_string(key);
     }
     unsigned sum = 0;

@@ -53,8 +53,12 @@ void check_manifest(const fs::path& manifest, const fs::path& folder) {
 TEST(Gguf, AgreesWithTheHandcraftedSuite) {
   check_manifest(suite() / "gguf_handcrafted" / "manifest.json", suite() / "gguf_handcrafted");
 }
-TEST(Gguf, AgreesWithTheFuzzCorpus) { check_manifest(suite() / "gguf_fuzz_corpus_manifest.json", suite() / "gguf_fuzz_corpus"); }
-TEST(Gguf, AgreesWithTheTinyFiles) { check_manifest(suite() / "gguf_tiny_manifest.json", suite() / "gguf_tiny"); }
+TEST(Gguf, AgreesWithTheFuzzCorpus) {
+  check_manifest(suite() / "gguf_fuzz_corpus_manifest.json", suite() / "gguf_fuzz_corpus");
+}
+TEST(Gguf, AgreesWithTheTinyFiles) {
+  check_manifest(suite() / "gguf_tiny_manifest.json", suite() / "gguf_tiny");
+}
 
 TEST(Gguf, GivesEachTensorItsOwnBytes) {
   const fs::path path = suite() / "gguf_handcrafted" / "DATA_SUCCESS.gguf.gz";
@@ -66,7 +70,8 @@ TEST(Gguf, GivesEachTensorItsOwnBytes) {
   for (const GgufTensor& tensor : file->tensors()) {
     const ByteView data = file->tensor_data(tensor);
     ASSERT_EQ(data.size(), tensor.bytes);
-    for (size_t j = 0; j < data.size(); ++j) ASSERT_EQ(data[j], uint8_t((j + tensor.offset) % 256)) << tensor.name << " byte " << j;
+    for (size_t j = 0; j < data.size(); ++j)
+      ASSERT_EQ(data[j], uint8_t((j + tensor.offset) % 256)) << tensor.name << " byte " << j;
     EXPECT_EQ(file->find_tensor(tensor.name), &tensor);
   }
 }
@@ -106,7 +111,8 @@ TEST(Gguf, ReadsScalarsStringsAndArrays) {
   w.string("a"), w.number<uint32_t>(4), w.number<uint32_t>(7);
   w.string("b"), w.number<uint32_t>(8), w.string("text");
   w.string("c"), w.number<uint32_t>(9), w.number<uint32_t>(8), w.number<uint64_t>(2), w.string("x"), w.string("");
-  w.string("d"), w.number<uint32_t>(9), w.number<uint32_t>(5), w.number<uint64_t>(2), w.number<int32_t>(-1), w.number<int32_t>(5);
+  w.string("d"), w.number<uint32_t>(9), w.number<uint32_t>(5), w.number<uint64_t>(2), w.number<int32_t>(-1),
+      w.number<int32_t>(5);
   const auto file = Gguf::parse(w.bytes);
   ASSERT_TRUE(file) << file.error().message;
   EXPECT_EQ(file->get_u64("a").value(), 7u);

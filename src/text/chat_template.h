@@ -1,6 +1,7 @@
-// A model's chat template (Jinja), rendered under budgets. Wraps the Rust library edge_text; the program links it (or edge_client).
-// Threads: render() may be called from several threads. Owns: the compiled template.
-// Limits: RenderLimits; a template or input that passes one gives kTooLarge; a template's own raise_exception gives kBadRequest with its text.
+// A model's chat template (Jinja), rendered under budgets. Wraps the Rust library edge_text; the program links it (or
+// edge_client). Threads: render() may be called from several threads. Owns: the compiled template. Limits:
+// RenderLimits; a template or input that passes one gives kTooLarge; a template's own raise_exception gives kBadRequest
+// with its text.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -12,7 +13,7 @@
 namespace tie::text {
 
 struct RenderLimits {
-  uint64_t fuel = 2'000'000;                  // engine instructions, and units of 64 bytes of data
+  uint64_t fuel = 2'000'000;  // engine instructions, and units of 64 bytes of data
   uint64_t max_output_bytes = 16u << 20;
   uint64_t max_template_bytes = 1u << 20;
   bool trim_blocks = true;  // trim_blocks and lstrip_blocks of Jinja, as transformers sets them
@@ -25,7 +26,8 @@ class ChatTemplate {
   ChatTemplate(ChatTemplate&&) noexcept = default;
   ChatTemplate& operator=(ChatTemplate&&) noexcept = default;
 
-  // `context_json`: one JSON object; its members are the template's variables. `now_unix_s`: the clock of strftime_now (UTC).
+  // `context_json`: one JSON object; its members are the template's variables. `now_unix_s`: the clock of strftime_now
+  // (UTC).
   Result<std::string> render(std::string_view context_json, int64_t now_unix_s) const;
 
  private:

@@ -21,7 +21,9 @@ fs::path suite() {
   return (shared ? fs::path(shared) : fs::path(TIE_SOURCE_DIR) / ".." / "shared" / "data") / "chat_templates";
 }
 // The slice in the repository.
-fs::path slice() { return fs::path(TIE_SOURCE_DIR) / "tests" / "data" / "text" / "chat_templates"; }
+fs::path slice() {
+  return fs::path(TIE_SOURCE_DIR) / "tests" / "data" / "text" / "chat_templates";
+}
 
 std::string read_text(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -54,7 +56,8 @@ void check_cases(const fs::path& folder) {
         EXPECT_EQ(*got, one["expected"].get<std::string>()) << name << " / " << context_name;
       }
     } else if (got) {
-      // Where the reference fails on a type this engine may cope (llama-cpp-deepseek-r1: a list printed into JSON); looked at by a person.
+      // Where the reference fails on a type this engine may cope (llama-cpp-deepseek-r1: a list printed into JSON);
+      // looked at by a person.
       ++coped;
       EXPECT_EQ(name, "llama-cpp-deepseek-r1.jinja") << context_name << ": " << *got;
     }
@@ -62,7 +65,9 @@ void check_cases(const fs::path& folder) {
   std::printf("%d cases rendered where the reference reports an error\n", coped);
 }
 
-TEST(ChatTemplate, RendersTheCasesOfTheSlice) { check_cases(slice()); }
+TEST(ChatTemplate, RendersTheCasesOfTheSlice) {
+  check_cases(slice());
+}
 
 TEST(ChatTemplate, RendersThePublicCases) {
   if (!fs::exists(suite())) GTEST_SKIP() << "public suite is absent: " << suite();
@@ -74,7 +79,8 @@ TEST(ChatTemplate, RendersTheHubCases) {
   for (const auto& one : Json::parse(read_text(suite() / "hf_chat_renderings.json"))) {
     const auto got = render(one["template"], one["context"], kHubClock);
     ASSERT_TRUE(got) << one["name"] << got.error().message;
-    const bool same = *got == one["expected"].get<std::string>() || (one.contains("jinja2_expected") && *got == one["jinja2_expected"].get<std::string>());
+    const bool same = *got == one["expected"].get<std::string>() ||
+                      (one.contains("jinja2_expected") && *got == one["jinja2_expected"].get<std::string>());
     EXPECT_TRUE(same) << one["name"] << "\ngot " << *got << "\nwanted " << one["expected"];
   }
 }
@@ -90,8 +96,10 @@ TEST(ChatTemplate, RendersEachLanguageFeature) {
       ADD_FAILURE() << name << ": " << got.error().message;
       continue;
     }
-    const bool same = *got == one["expected"].get<std::string>() || (one.contains("jinja2_expected") && *got == one["jinja2_expected"].get<std::string>());
-    EXPECT_TRUE(same) << name << "\ntemplate " << one["template"] << "\ngot    " << *got << "\nwanted " << one["expected"] << "\nor     " << one.value("jinja2_expected", "");
+    const bool same = *got == one["expected"].get<std::string>() ||
+                      (one.contains("jinja2_expected") && *got == one["jinja2_expected"].get<std::string>());
+    EXPECT_TRUE(same) << name << "\ntemplate " << one["template"] << "\ngot    " << *got << "\nwanted "
+                      << one["expected"] << "\nor     " << one.value("jinja2_expected", "");
   }
 }
 
@@ -107,15 +115,19 @@ TEST(ChatTemplate, StopsHostileTemplates) {
     if (kind == "benign") {
       EXPECT_TRUE(got) << one["name"] << got.error().message;
     }
-    std::printf("%-45s %5.0f ms %s\n", one["name"].get<std::string>().c_str(), seconds * 1e3, got ? ("rendered " + std::to_string(got->size()) + " bytes").c_str() : got.error().message.substr(0, 120).c_str());
+    std::printf("%-45s %5.0f ms %s\n", one["name"].get<std::string>().c_str(), seconds * 1e3,
+                got ? ("rendered " + std::to_string(got->size()) + " bytes").c_str()
+                    : got.error().message.substr(0, 120).c_str());
   }
 }
 
 TEST(ChatTemplate, SurvivesTemplatesThatNestOrGrowWithoutEnd) {
   for (const char* source : {
            "{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}",
-           "{% set ns = namespace(x={}) %}{% for j in range(99) %}{% for i in range(9999) %}{% set ns.x = {'a': ns.x} %}{% endfor %}{% endfor %}{{ ns.x }}",
-           "{% set ns = namespace(x=[]) %}{% for j in range(99) %}{% for i in range(9999) %}{% set ns.x = ns.x | map('upper') %}{% endfor %}{% endfor %}{{ ns.x | list }}",
+           "{% set ns = namespace(x={}) %}{% for j in range(99) %}{% for i in range(9999) %}{% set ns.x = {'a': ns.x} "
+           "%}{% endfor %}{% endfor %}{{ ns.x }}",
+           "{% set ns = namespace(x=[]) %}{% for j in range(99) %}{% for i in range(9999) %}{% set ns.x = ns.x | "
+           "map('upper') %}{% endfor %}{% endfor %}{{ ns.x | list }}",
            "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}",
            "{% set ns = namespace() %}{% set ns.x, b = [ns], 1 %}{{ ns | tojson }}",
            "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
@@ -132,13 +144,17 @@ TEST(ChatTemplate, SurvivesTemplatesThatNestOrGrowWithoutEnd) {
 }
 
 TEST(ChatTemplate, ReachesNothingOutsideItsData) {
-  for (const char* source : {"{% include 'x' %}", "{% import 'x' as x %}", "{{ debug() }}", "{{ ''.__class__ }}{{ ''.__class__.y }}", "{{ open('/etc/passwd') }}"})
+  for (const char* source : {"{% include 'x' %}", "{% import 'x' as x %}", "{{ debug() }}",
+                             "{{ ''.__class__ }}{{ ''.__class__.y }}", "{{ open('/etc/passwd') }}"})
     EXPECT_FALSE(render(source, Json::object(), 0)) << source;
 }
 
 TEST(ChatTemplate, TellsARefusalFromAFault) {
   EXPECT_EQ(render("{{ raise_exception('no tools, please') }}", Json::object(), 0).error().message, "no tools, please");
-  EXPECT_EQ(render("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", Json::object(), 0).error().code, Code::kTooLarge);
+  EXPECT_EQ(render("{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}", Json::object(), 0)
+                .error()
+                .code,
+            Code::kTooLarge);
   EXPECT_EQ(render("{{ x.y.z }}", Json::object(), 0).error().code, Code::kBadRequest);
 }
 

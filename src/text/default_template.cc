@@ -4,15 +4,18 @@ namespace tie::text {
 namespace {
 
 constexpr std::string_view kChatMl =
-    "{%- for message in messages %}{{ '<|im_start|>' ~ message.role ~ '\n' ~ (message.content or '') ~ '<|im_end|>\n' }}{%- endfor %}"
+    "{%- for message in messages %}{{ '<|im_start|>' ~ message.role ~ '\n' ~ (message.content or '') ~ '<|im_end|>\n' "
+    "}}{%- endfor %}"
     "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}";
 constexpr std::string_view kGemma =
     "{{ bos_token }}{%- for message in messages %}"
-    "{{ '<start_of_turn>' ~ ('model' if message.role == 'assistant' else 'user') ~ '\n' ~ (message.content or '') | trim ~ '<end_of_turn>\n' }}{%- endfor %}"
+    "{{ '<start_of_turn>' ~ ('model' if message.role == 'assistant' else 'user') ~ '\n' ~ (message.content or '') | "
+    "trim ~ '<end_of_turn>\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{%- endif %}";
 constexpr std::string_view kLlama3 =
     "{{ bos_token }}{%- for message in messages %}"
-    "{{ '<|start_header_id|>' ~ message.role ~ '<|end_header_id|>\n\n' ~ (message.content or '') | trim ~ '<|eot_id|>' }}{%- endfor %}"
+    "{{ '<|start_header_id|>' ~ message.role ~ '<|end_header_id|>\n\n' ~ (message.content or '') | trim ~ '<|eot_id|>' "
+    "}}{%- endfor %}"
     "{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}";
 constexpr std::string_view kPlain =
     "{%- for message in messages %}{{ message.role ~ ': ' ~ (message.content or '') ~ '\n' }}{%- endfor %}"

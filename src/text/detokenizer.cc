@@ -15,14 +15,17 @@ std::string repaired(std::string_view bytes) {
     const Decoded d = decode_utf8(bytes);
     if (d.valid) out.append(bytes.substr(0, d.bytes));
     // A byte that continues nothing belongs to the bad part before it.
-    else if (!in_bad_run || (static_cast<unsigned char>(bytes[0]) & 0xC0) != 0x80) out.append(kReplacement);
+    else if (!in_bad_run || (static_cast<unsigned char>(bytes[0]) & 0xC0) != 0x80)
+      out.append(kReplacement);
     in_bad_run = !d.valid;
     bytes.remove_prefix(d.bytes);
   }
   return out;
 }
 
-bool strips_leading_space(const Vocab& vocab) { return vocab.header().flags & image::kStripLeadingSpace; }
+bool strips_leading_space(const Vocab& vocab) {
+  return vocab.header().flags & image::kStripLeadingSpace;
+}
 
 }  // namespace
 

@@ -1,4 +1,5 @@
-// Bounds on the shape of JSON text, checked before a recursive parser or an order-keeping object (quadratic in its members) sees it.
+// Bounds on the shape of JSON text, checked before a recursive parser or an order-keeping object (quadratic in its
+// members) sees it.
 #pragma once
 #include <cstddef>
 #include <string_view>

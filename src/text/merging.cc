@@ -98,15 +98,19 @@ void Merger::merge_many() {
 
 void Merger::emit_bytes(std::string_view bytes, std::vector<TokenId>& out) {
   for (char c : bytes) {
-    if (auto id = vocab_.byte_token(static_cast<uint8_t>(c))) out.push_back(*id);
-    else if (auto unk = vocab_.unk()) out.push_back(*unk);
+    if (auto id = vocab_.byte_token(static_cast<uint8_t>(c)))
+      out.push_back(*id);
+    else if (auto unk = vocab_.unk())
+      out.push_back(*unk);
   }
 }
 
 void Merger::emit_symbols(std::vector<TokenId>& out) {
   for (uint32_t symbol : symbols_) {
-    if (symbol < vocab_.size()) out.push_back(static_cast<TokenId>(symbol));
-    else emit_bytes(as_text(vocab_.symbol_bytes(symbol)), out);
+    if (symbol < vocab_.size())
+      out.push_back(static_cast<TokenId>(symbol));
+    else
+      emit_bytes(as_text(vocab_.symbol_bytes(symbol)), out);
   }
 }
 
@@ -173,7 +177,8 @@ void Merger::scored(std::string_view piece, std::vector<TokenId>& out) {
   while (!heap_.empty()) {
     const Candidate best = pop();
     Node& left = nodes_[best.left];
-    if (left.length != best.check_left || left.next == kEnd || left.length + nodes_[left.next].length != best.check) continue;
+    if (left.length != best.check_left || left.next == kEnd || left.length + nodes_[left.next].length != best.check)
+      continue;
     left.length = best.check;
     unlink_right_of(best.left);
     push_scored(piece, left.previous);
@@ -183,8 +188,10 @@ void Merger::scored(std::string_view piece, std::vector<TokenId>& out) {
 }
 
 void Merger::emit_text(std::string_view text, std::vector<TokenId>& out) {
-  if (auto id = vocab_.find(as_bytes(text))) out.push_back(*id);
-  else emit_bytes(text, out);
+  if (auto id = vocab_.find(as_bytes(text)))
+    out.push_back(*id);
+  else
+    emit_bytes(text, out);
 }
 
 // The scored merge by plain scanning: the best pair first, leftmost among equals.
@@ -230,7 +237,8 @@ void Merger::unigram(std::string_view piece, std::vector<TokenId>& out) {
     const size_t character = decode_utf8(piece.substr(at)).bytes;
     const size_t longest = std::min<size_t>(piece.size() - at, vocab_.header().max_token_bytes);
     bool whole_character = false;
-    for (size_t length = character; length <= longest; length += length < longest ? decode_utf8(piece.substr(at + length)).bytes : 1) {
+    for (size_t length = character; length <= longest;
+         length += length < longest ? decode_utf8(piece.substr(at + length)).bytes : 1) {
       const auto id = vocab_.find(as_bytes(piece.substr(at, length)));
       if (!id) continue;
       whole_character |= length == character;
@@ -238,7 +246,8 @@ void Merger::unigram(std::string_view piece, std::vector<TokenId>& out) {
       if (score > best[at + length].score) best[at + length] = {score, static_cast<uint32_t>(at), *id};
     }
     const double unknown = best[at].score + worst - kUnknownPenalty;
-    if (!whole_character && unknown > best[at + character].score) best[at + character] = {unknown, static_cast<uint32_t>(at), -1};
+    if (!whole_character && unknown > best[at + character].score)
+      best[at + character] = {unknown, static_cast<uint32_t>(at), -1};
     at += character;
   }
   std::vector<std::pair<uint32_t, uint32_t>> path;
@@ -247,9 +256,12 @@ void Merger::unigram(std::string_view piece, std::vector<TokenId>& out) {
   for (auto step = path.rbegin(); step != path.rend(); ++step) {
     const Best& here = best[step->second];
     const bool unknown = here.id < 0;
-    if (!unknown) out.push_back(here.id);
-    else if (vocab_.header().flags & image::kByteFallback) emit_bytes(piece.substr(step->first, step->second - step->first), out);
-    else if (vocab_.unk() && !after_unknown) out.push_back(*vocab_.unk());
+    if (!unknown)
+      out.push_back(here.id);
+    else if (vocab_.header().flags & image::kByteFallback)
+      emit_bytes(piece.substr(step->first, step->second - step->first), out);
+    else if (vocab_.unk() && !after_unknown)
+      out.push_back(*vocab_.unk());
     after_unknown = unknown;
   }
 }

@@ -25,8 +25,8 @@ class Merger {
  private:
   struct Node {
     uint32_t previous, next;
-    uint32_t symbol;          // ranked merges
-    uint32_t begin, length;   // scored merges
+    uint32_t symbol;         // ranked merges
+    uint32_t begin, length;  // scored merges
   };
   struct Candidate {
     uint64_t order;  // smaller first

@@ -1,5 +1,5 @@
-// Compiles what a model's files say about text into the assets of the node: `tie model add` and the launcher call it once per model.
-// Reads the files given and nothing else; no threads.
+// Compiles what a model's files say about text into the assets of the node: `tie model add` and the launcher call it
+// once per model. Reads the files given and nothing else; no threads.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -23,7 +23,8 @@ struct ModelAssets {
 
 Result<ModelAssets> compile_model_assets(const std::string& gguf_path);
 
-// The image alone. GGUF: the metadata of an opened file. tokenizer.json: its text (at most 64 MB); `config_json`: tokenizer_config.json or empty.
+// The image alone. GGUF: the metadata of an opened file. tokenizer.json: its text (at most 64 MB); `config_json`:
+// tokenizer_config.json or empty.
 Result<Bytes> compile_vocab_image(const model_files::Gguf& gguf);
 Result<Bytes> compile_vocab_image_from_json(std::string_view tokenizer_json, std::string_view config_json = {});
 

@@ -56,10 +56,13 @@ std::vector<Span> arrange(const std::vector<Span>& spans, uint32_t behavior) {
         }
         break;
       case kContiguous:
-        if (!out.empty() && previous_match == span.match) out.back().end = span.end;
-        else out.push_back(span);
+        if (!out.empty() && previous_match == span.match)
+          out.back().end = span.end;
+        else
+          out.push_back(span);
         break;
-      default: out.push_back(span);
+      default:
+        out.push_back(span);
     }
   }
   return out;
@@ -67,17 +70,21 @@ std::vector<Span> arrange(const std::vector<Span>& spans, uint32_t behavior) {
 
 }  // namespace
 
-void PatternSplitter::Free::operator()(void* code) const { pcre2_code_free(static_cast<pcre2_code*>(code)); }
+void PatternSplitter::Free::operator()(void* code) const {
+  pcre2_code_free(static_cast<pcre2_code*>(code));
+}
 
 Result<PatternSplitter> PatternSplitter::compile(std::string_view pattern, uint32_t behavior) {
   if (pattern.size() > kMaxPatternBytes) return fail(Code::kTooLarge, "a pre-tokenizer pattern is too long");
   int error = 0;
   PCRE2_SIZE where = 0;
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP, &error, &where, nullptr);
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP,
+                                   &error, &where, nullptr);
   if (!code) {
     PCRE2_UCHAR message[128] = {};
     pcre2_get_error_message(error, message, sizeof message);
-    return fail(Code::kUnsupportedFeature, fmt::format("pre-tokenizer pattern, at {}: {}", where, reinterpret_cast<const char*>(message)));
+    return fail(Code::kUnsupportedFeature,
+                fmt::format("pre-tokenizer pattern, at {}: {}", where, reinterpret_cast<const char*>(message)));
   }
   PatternSplitter out;
   out.code_.reset(code);
@@ -85,12 +92,14 @@ Result<PatternSplitter> PatternSplitter::compile(std::string_view pattern, uint3
   return out;
 }
 
-Result<void> PatternSplitter::split(std::string_view text, const std::vector<Char>& chars, Piece piece, std::vector<Piece>& out) const {
+Result<void> PatternSplitter::split(std::string_view text, const std::vector<Char>& chars, Piece piece,
+                                    std::vector<Piece>& out) const {
   const uint32_t begin = chars[piece.begin].offset, end = chars[piece.end].offset;
   const std::string subject = valid_copy(text.substr(begin, end - begin));
   std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> data(
       pcre2_match_data_create_from_pattern(static_cast<pcre2_code*>(code_.get()), nullptr), pcre2_match_data_free);
-  std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)> context(pcre2_match_context_create(nullptr), pcre2_match_context_free);
+  std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)> context(pcre2_match_context_create(nullptr),
+                                                                                    pcre2_match_context_free);
   pcre2_set_match_limit(context.get(), kMatchLimit);
   pcre2_set_heap_limit(context.get(), kHeapLimitKiB);
 
@@ -101,8 +110,8 @@ Result<void> PatternSplitter::split(std::string_view text, const std::vector<Cha
   };
   size_t at = 0, gap = 0;
   while (at < subject.size()) {
-    const int found = pcre2_match(static_cast<pcre2_code*>(code_.get()), reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), at,
-                                  PCRE2_NO_UTF_CHECK, data.get(), context.get());
+    const int found = pcre2_match(static_cast<pcre2_code*>(code_.get()), reinterpret_cast<PCRE2_SPTR>(subject.data()),
+                                  subject.size(), at, PCRE2_NO_UTF_CHECK, data.get(), context.get());
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0) return fail(Code::kTooLarge, "the pre-tokenizer pattern passed its work limit on this text");
     const PCRE2_SIZE* where = pcre2_get_ovector_pointer(data.get());
@@ -122,7 +131,8 @@ Result<void> PatternSplitter::split(std::string_view text, const std::vector<Cha
   add(gap, subject.size(), false);
 
   const auto index_of = [&](uint32_t offset) {
-    const auto found = std::lower_bound(chars.begin() + piece.begin, chars.begin() + piece.end, begin + offset, [](const Char& c, uint32_t o) { return c.offset < o; });
+    const auto found = std::lower_bound(chars.begin() + piece.begin, chars.begin() + piece.end, begin + offset,
+                                        [](const Char& c, uint32_t o) { return c.offset < o; });
     return static_cast<uint32_t>(found - chars.begin());
   };
   for (const Span& span : arrange(spans, behavior_)) out.push_back({index_of(span.begin), index_of(span.end)});

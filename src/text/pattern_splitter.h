@@ -1,5 +1,5 @@
-// One regular expression of a tokenizer.json that no hand-written matcher covers, run by PCRE2 without JIT and under limits.
-// Threads: split() may run in several threads. Errors: kTooLarge when a limit is passed.
+// One regular expression of a tokenizer.json that no hand-written matcher covers, run by PCRE2 without JIT and under
+// limits. Threads: split() may run in several threads. Errors: kTooLarge when a limit is passed.
 #pragma once
 #include <memory>
 #include <string_view>

@@ -1,7 +1,8 @@
-// How a prompt stays safe: every string of the conversation, the tools and the extra variables is user text. It is marked
-// (user_text_marker.h), the template is rendered over the marked values, and the result is tokenized so that a control token never spans
-// a mark. Because a template may cut, join or change the text it is given, the control tokens of that rendering are compared with those of
-// a second one in which every character that could begin a control token is broken; on a difference the second one is used.
+// How a prompt stays safe: every string of the conversation, the tools and the extra variables is user text. It is
+// marked (user_text_marker.h), the template is rendered over the marked values, and the result is tokenized so that a
+// control token never spans a mark. Because a template may cut, join or change the text it is given, the control tokens
+// of that rendering are compared with those of a second one in which every character that could begin a control token
+// is broken; on a difference the second one is used.
 #include "text/prompt.h"
 
 #include <fmt/format.h>
@@ -24,13 +25,18 @@ constexpr JsonBounds kJsonBounds{.depth = 100, .members = 1024};
 constexpr size_t kMaxMessages = 16384;
 constexpr size_t kMaxRoleBytes = 32;
 
-// Roles that templates compare with; they are words of the protocol, not text of a user. Any other role is treated as user text.
-constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant", "tool", "function", "ipython", "model", "observation", "tool_response", "environment"};
+// Roles that templates compare with; they are words of the protocol, not text of a user. Any other role is treated as
+// user text.
+constexpr std::string_view kRoles[] = {"system",  "developer", "user",        "assistant",     "tool",       "function",
+                                       "ipython", "model",     "observation", "tool_response", "environment"};
 
-bool is_known_role(std::string_view role) { return std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles); }
+bool is_known_role(std::string_view role) {
+  return std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles);
+}
 
 Result<Json> parse_json(std::string_view text, const char* what) {
-  if (json_is_unwieldy(text, kJsonBounds)) return fail(Code::kBadRequest, fmt::format("{} is nested too deeply or has an object with too many members", what));
+  if (json_is_unwieldy(text, kJsonBounds))
+    return fail(Code::kBadRequest, fmt::format("{} is nested too deeply or has an object with too many members", what));
   Json out = Json::parse(text, nullptr, false);
   if (out.is_discarded()) return fail(Code::kBadRequest, fmt::format("{} is not valid JSON", what));
   return out;
@@ -44,10 +50,12 @@ Result<Json> parse_context(const ChatInput& input) {
   }
   TIE_TRY(Json messages, parse_json(input.messages_json, "the conversation"));
   if (!messages.is_array()) return fail(Code::kBadRequest, "the conversation is not a list of messages");
-  if (messages.size() > kMaxMessages) return fail(Code::kTooLarge, fmt::format("{} messages, the limit is {}", messages.size(), kMaxMessages));
+  if (messages.size() > kMaxMessages)
+    return fail(Code::kTooLarge, fmt::format("{} messages, the limit is {}", messages.size(), kMaxMessages));
   for (const Json& message : messages) {
     const auto role = message.is_object() ? message.find("role") : message.end();
-    if (!message.is_object() || role == message.end() || !role->is_string()) return fail(Code::kBadRequest, "a message has no role");
+    if (!message.is_object() || role == message.end() || !role->is_string())
+      return fail(Code::kBadRequest, "a message has no role");
     const auto& text = role->get_ref<const std::string&>();
     if (text.empty() || text.size() > kMaxRoleBytes) return fail(Code::kBadRequest, "a message has an impossible role");
   }
@@ -63,7 +71,8 @@ Result<Json> parse_context(const ChatInput& input) {
   return context;
 }
 
-// `keep`: what the input says stands (a file for `tie render`); else the vocabulary's tokens replace it, so that they can be recognised.
+// `keep`: what the input says stands (a file for `tie render`); else the vocabulary's tokens replace it, so that they
+// can be recognised.
 void add_token_texts(const Vocab& vocab, Json& context, bool keep) {
   const std::pair<const char*, std::optional<TokenId>> tokens[] = {
       {"bos_token", vocab.bos()}, {"eos_token", vocab.eos()}, {"unk_token", vocab.unk()}, {"pad_token", vocab.pad()}};
@@ -75,7 +84,9 @@ void add_token_texts(const Vocab& vocab, Json& context, bool keep) {
 void join_text_parts(Json& content) {
   std::string joined;
   for (const Json& part : content) {
-    if (!part.is_object() || part.value("type", Json()) != "text" || !part.contains("text") || !part["text"].is_string()) return;
+    if (!part.is_object() || part.value("type", Json()) != "text" || !part.contains("text") ||
+        !part["text"].is_string())
+      return;
     if (!joined.empty()) joined += "\n";
     joined += part["text"].get_ref<const std::string&>();
   }
@@ -86,7 +97,8 @@ void open_arguments(Json& message) {
   const auto calls = message.find("tool_calls");
   if (calls == message.end() || !calls->is_array()) return;
   for (Json& call : *calls) {
-    Json* function = call.is_object() && call.contains("function") && call["function"].is_object() ? &call["function"] : nullptr;
+    Json* function =
+        call.is_object() && call.contains("function") && call["function"].is_object() ? &call["function"] : nullptr;
     if (!function || !function->contains("arguments") || !(*function)["arguments"].is_string()) continue;
     const auto& text = (*function)["arguments"].get_ref<const std::string&>();
     if (json_is_unwieldy(text, kJsonBounds)) continue;
@@ -97,7 +109,8 @@ void open_arguments(Json& message) {
 
 void fill_null_content(Json& context) {
   for (Json& message : context["messages"])
-    if (message.contains("content") ? message["content"].is_null() : message.contains("tool_calls")) message["content"] = "";
+    if (message.contains("content") ? message["content"].is_null() : message.contains("tool_calls"))
+      message["content"] = "";
 }
 
 void adapt(Json& context, bool arguments_as_objects) {
@@ -138,24 +151,16 @@ void rewrite_user_text(Json& context, const std::function<std::string(const std:
   }
 }
 
-std::string without(std::string_view text, std::string_view breaker) {
-  std::string out;
-  size_t at = 0;
-  for (size_t found; (found = text.find(breaker, at)) != std::string_view::npos; at = found + breaker.size()) out.append(text.substr(at, found - at));
-  return out.append(text.substr(at));
-}
-
 // Values outside UTF-8 cannot come from protobuf or JSON; whatever else slips in is replaced rather than thrown on.
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
-
-}  // namespace
-
-namespace {
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 // One conversation on its way through the template.
 class Rendering {
  public:
-  Rendering(const ChatTemplate& chat_template, const UserTextMarker& marker, const Vocab& vocab, std::string breaker, int64_t now)
+  Rendering(const ChatTemplate& chat_template, const UserTextMarker& marker, const Vocab& vocab, std::string breaker,
+            int64_t now)
       : template_(chat_template), marker_(marker), vocab_(vocab), breaker_(std::move(breaker)), now_(now) {}
 
   Result<std::string> render(const Json& context, Strength strength) {
@@ -199,11 +204,14 @@ std::vector<Json> forms_of(const Json& context, bool adapt_messages) {
   return forms;
 }
 
-int64_t now_or(int64_t given) { return given != 0 ? given : static_cast<int64_t>(std::time(nullptr)); }
+int64_t now_or(int64_t given) {
+  return given != 0 ? given : static_cast<int64_t>(std::time(nullptr));
+}
 
 }  // namespace
 
-Result<PromptBuilder> PromptBuilder::create(const Tokenizer& tokenizer, std::string_view chat_template, const RenderLimits& limits) {
+Result<PromptBuilder> PromptBuilder::create(const Tokenizer& tokenizer, std::string_view chat_template,
+                                            const RenderLimits& limits) {
   const std::string_view source = chat_template.empty() ? default_template(tokenizer.vocab()) : chat_template;
   TIE_TRY(ChatTemplate compiled, ChatTemplate::compile(source, limits));
   return PromptBuilder(tokenizer, std::move(compiled), UserTextMarker(tokenizer.vocab(), source), std::string(source));
@@ -238,12 +246,12 @@ Result<Prompt> PromptBuilder::build(const ChatInput& input) const {
     marked = std::move(*text);
     if (rendering.check_needed()) {
       TIE_TRY(std::string strict, rendering.render(form, Strength::kEverywhere));
-      if (tokenizer_->control_tokens_of_marked(strict, rendering.breaker()) != tokenizer_->control_tokens_of_marked(marked, rendering.breaker()))
+      if (tokenizer_->control_tokens_of_marked(strict) != tokenizer_->control_tokens_of_marked(marked))
         marked = std::move(strict);
     }
     Prompt out;
     TIE_TRY(out.ids, tokenizer_->tokenize_marked(marked, rendering.breaker()));
-    out.text = without(marked, rendering.breaker());
+    out.text = without_breakers(marked, rendering.breaker());
     return out;
   }
   return std::unexpected(std::move(text.error()));

@@ -1,5 +1,5 @@
-// First byte: which template; the rest, cut at a zero byte: content and name of a user's message. Whatever they are, the prompt's control
-// tokens must be those that the template writes for a harmless message.
+// First byte: which template; the rest, cut at a zero byte: content and name of a user's message. Whatever they are,
+// the prompt's control tokens must be those that the template writes for a harmless message.
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -11,7 +11,8 @@ namespace {
 using namespace tie;
 using namespace tie::text;
 
-constexpr std::string_view kTokenizer = R"({"added_tokens":[{"id":4,"content":"<|im_start|>","special":true},{"id":5,"content":"<|im_end|>","special":true},
+constexpr std::string_view kTokenizer =
+    R"({"added_tokens":[{"id":4,"content":"<|im_start|>","special":true},{"id":5,"content":"<|im_end|>","special":true},
   {"id":6,"content":"<s>","special":true},{"id":7,"content":"[X]","special":true},{"id":8,"content":"<t>","special":false},{"id":9,"content":"<|im_end|>>","special":true}],
   "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":true},"model":{"type":"BPE","vocab":{"a":0,"b":1,"c":2,"ab":3},"merges":["a b"]}})";
 
@@ -26,9 +27,11 @@ constexpr std::string_view kTemplates[] = {
     "<{{ messages[0].content }}{{ messages[0].name }}>",
 };
 
-std::vector<TokenId> controls(const PromptBuilder& prompts, const Vocab& vocab, std::string_view content, std::string_view name, bool& ok) {
+std::vector<TokenId> controls(const PromptBuilder& prompts, const Vocab& vocab, std::string_view content,
+                              std::string_view name, bool& ok) {
   const nlohmann::json messages = nlohmann::json::array({{{"role", "user"}, {"content", content}, {"name", name}}});
-  auto prompt = prompts.build({.messages_json = messages.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), .now_unix_s = 1});
+  auto prompt = prompts.build(
+      {.messages_json = messages.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), .now_unix_s = 1});
   ok = prompt.has_value();
   std::vector<TokenId> out;
   if (prompt)
@@ -53,7 +56,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   const size_t zero = text.find('\0');
   bool ok = false, harmless_ok = false;
-  const auto got = controls(prompts, vocab, text.substr(0, zero), zero == std::string_view::npos ? "n" : text.substr(zero + 1), ok);
+  const auto got =
+      controls(prompts, vocab, text.substr(0, zero), zero == std::string_view::npos ? "n" : text.substr(zero + 1), ok);
   const auto wanted = controls(prompts, vocab, "hello", "n", harmless_ok);
   if (ok && harmless_ok && got != wanted) std::abort();
   return 0;

@@ -33,7 +33,9 @@ void collapse_spaces(std::string& text) {
   text = std::move(out);
 }
 
-bool is_ascii_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+bool is_ascii_space(char c) {
+  return c == ' ' || (c >= '\t' && c <= '\r');
+}
 
 }  // namespace
 
@@ -48,13 +50,16 @@ namespace {
 // One call's scratch space: walks the text and appends ids.
 class Encoder {
  public:
-  Encoder(const Vocab& vocab, const std::vector<std::pair<image::Step, PatternSplitter>>& patterns) : vocab_(vocab), patterns_(patterns), merger_(vocab) {}
+  Encoder(const Vocab& vocab, const std::vector<std::pair<image::Step, PatternSplitter>>& patterns)
+      : vocab_(vocab), patterns_(patterns), merger_(vocab) {}
 
   // Text with added tokens of the wanted kinds in it.
   Result<void> encode(std::string_view text, uint8_t wanted) {
     size_t start = 0;
     for (size_t at = 0; at < text.size();) {
-      const auto match = vocab_.starts_added(static_cast<uint8_t>(text[at])) ? vocab_.match_added(text.substr(at), wanted) : std::nullopt;
+      const auto match = vocab_.starts_added(static_cast<uint8_t>(text[at]))
+                             ? vocab_.match_added(text.substr(at), wanted)
+                             : std::nullopt;
       if (!match) {
         ++at;
         continue;
@@ -91,9 +96,11 @@ class Encoder {
   Result<void> encode_plain(std::string_view raw) {
     if (raw.empty()) return {};
     const uint32_t flags = vocab_.header().flags;
-    const bool prefix = (flags & image::kAddSpacePrefix) && after_special_ && (first_ || !(flags & image::kPrefixFirstOnly));
+    const bool prefix =
+        (flags & image::kAddSpacePrefix) && after_special_ && (first_ || !(flags & image::kPrefixFirstOnly));
     after_special_ = first_ = false;
-    constexpr uint32_t kRewriting = image::kMetaspace | image::kNormalizeNfc | image::kNormalizeNfkc | image::kNormalizeNfd | image::kLowercase | image::kCollapseSpaces;
+    constexpr uint32_t kRewriting = image::kMetaspace | image::kNormalizeNfc | image::kNormalizeNfkc |
+                                    image::kNormalizeNfd | image::kLowercase | image::kCollapseSpaces;
     if (!prefix && !(flags & kRewriting)) return split_and_merge(raw);
     std::string text(raw);
     if (flags & image::kNormalizeNfc) text = normalize(text, NormalForm::kNfc);
@@ -116,10 +123,13 @@ class Encoder {
     size_t pattern = 0;
     for (const image::Step& step : vocab_.steps()) {
       next_.clear();
-      const PatternSplitter* splitter = step.kind == kPattern && pattern < patterns_.size() ? &patterns_[pattern++].second : nullptr;
+      const PatternSplitter* splitter =
+          step.kind == kPattern && pattern < patterns_.size() ? &patterns_[pattern++].second : nullptr;
       for (const Piece& piece : pieces_) {
-        if (splitter) TIE_CHECK_OK(splitter->split(text, chars_, piece, next_));
-        else split_piece(static_cast<SplitKind>(step.kind), chars_, piece, next_);
+        if (splitter)
+          TIE_CHECK_OK(splitter->split(text, chars_, piece, next_));
+        else
+          split_piece(static_cast<SplitKind>(step.kind), chars_, piece, next_);
       }
       std::swap(pieces_, next_);
     }
@@ -132,7 +142,8 @@ class Encoder {
 
   void merge(std::string_view piece) {
     // Gemma 4 keeps a run of new lines whole where a token has just that.
-    const bool newline_run = vocab_.header().flags & image::kWholeNewlineRuns && piece.find_first_not_of('\n') == std::string_view::npos;
+    const bool newline_run =
+        vocab_.header().flags & image::kWholeNewlineRuns && piece.find_first_not_of('\n') == std::string_view::npos;
     if ((vocab_.header().flags & image::kIgnoreMerges) || newline_run)
       if (auto whole = vocab_.find(as_bytes(piece))) return ids_.push_back(*whole);
     if (vocab_.header().model == image::kByteLevelBpe) return merger_.byte_level(piece, ids_);
@@ -149,9 +160,12 @@ class Encoder {
 
   void merge_characters(std::string_view word) {
     switch (vocab_.header().model) {
-      case image::kCharBpe: return merger_.characters(word, ids_);
-      case image::kSpm: return merger_.scored(word, ids_);
-      default: return merger_.unigram(word, ids_);
+      case image::kCharBpe:
+        return merger_.characters(word, ids_);
+      case image::kSpm:
+        return merger_.scored(word, ids_);
+      default:
+        return merger_.unigram(word, ids_);
     }
   }
 
@@ -165,15 +179,16 @@ class Encoder {
   bool first_ = true;
 };
 
-std::string without(std::string_view text, std::string_view breaker) {
+}  // namespace
+
+std::string without_breakers(std::string_view text, std::string_view breaker) {
   std::string out;
   out.reserve(text.size());
   size_t at = 0;
-  for (size_t found; (found = text.find(breaker, at)) != std::string_view::npos; at = found + breaker.size()) out.append(text.substr(at, found - at));
+  for (size_t found; (found = text.find(breaker, at)) != std::string_view::npos; at = found + breaker.size())
+    out.append(text.substr(at, found - at));
   return out.append(text.substr(at));
 }
-
-}  // namespace
 
 Tokenizer::Tokenizer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
@@ -184,7 +199,8 @@ Result<Tokenizer> Tokenizer::create(const Vocab& vocab) {
   auto parts = std::make_unique<Parts>(vocab);
   for (const image::Step& step : vocab.steps()) {
     if (step.kind != kPattern) {
-      if (!is_split_kind(step.kind)) return fail(Code::kCorrupt, fmt::format("vocabulary image: unknown pre-tokenizer {}", step.kind));
+      if (!is_split_kind(step.kind))
+        return fail(Code::kCorrupt, fmt::format("vocabulary image: unknown pre-tokenizer {}", step.kind));
       continue;
     }
     TIE_TRY(PatternSplitter splitter, PatternSplitter::compile(vocab.string(step.pattern), step.behavior));
@@ -193,10 +209,13 @@ Result<Tokenizer> Tokenizer::create(const Vocab& vocab) {
   return Tokenizer(std::move(parts));
 }
 
-const Vocab& Tokenizer::vocab() const { return parts_->vocab; }
+const Vocab& Tokenizer::vocab() const {
+  return parts_->vocab;
+}
 
 Result<std::vector<TokenId>> Tokenizer::tokenize(std::string_view text, const TokenizeOptions& options) const {
-  if (text.size() > kMaxTextBytes) return fail(Code::kTooLarge, fmt::format("text of {} bytes, the limit is {}", text.size(), kMaxTextBytes));
+  if (text.size() > kMaxTextBytes)
+    return fail(Code::kTooLarge, fmt::format("text of {} bytes, the limit is {}", text.size(), kMaxTextBytes));
   const Vocab& v = vocab();
   Encoder encoder(v, parts_->patterns);
   const bool bos = options.add_special && v.add_bos() && v.bos();
@@ -209,16 +228,18 @@ Result<std::vector<TokenId>> Tokenizer::tokenize(std::string_view text, const To
 }
 
 Result<std::vector<TokenId>> Tokenizer::tokenize_marked(std::string_view text, std::string_view breaker) const {
-  if (text.size() > kMaxTextBytes) return fail(Code::kTooLarge, fmt::format("prompt of {} bytes, the limit is {}", text.size(), kMaxTextBytes));
+  if (text.size() > kMaxTextBytes)
+    return fail(Code::kTooLarge, fmt::format("prompt of {} bytes, the limit is {}", text.size(), kMaxTextBytes));
   const Vocab& v = vocab();
   Encoder encoder(v, parts_->patterns);
   size_t start = 0;
   const auto flush = [&](size_t end) -> Result<void> {
-    const std::string plain = without(text.substr(start, end - start), breaker);
+    const std::string plain = without_breakers(text.substr(start, end - start), breaker);
     return encoder.encode(plain, image::kUserDefined);
   };
   for (size_t at = 0; at < text.size();) {
-    const auto match = v.starts_added(static_cast<uint8_t>(text[at])) ? v.match_added(text.substr(at), kSpecials) : std::nullopt;
+    const auto match =
+        v.starts_added(static_cast<uint8_t>(text[at])) ? v.match_added(text.substr(at), kSpecials) : std::nullopt;
     if (!match) {
       ++at;
       continue;
@@ -240,11 +261,12 @@ Result<std::vector<TokenId>> Tokenizer::tokenize_marked(std::string_view text, s
   return std::move(ids);
 }
 
-std::vector<TokenId> Tokenizer::control_tokens_of_marked(std::string_view text, std::string_view) const {
+std::vector<TokenId> Tokenizer::control_tokens_of_marked(std::string_view text) const {
   const Vocab& v = vocab();
   std::vector<TokenId> out;
   for (size_t at = 0; at < text.size();) {
-    const auto match = v.starts_added(static_cast<uint8_t>(text[at])) ? v.match_added(text.substr(at), kSpecials) : std::nullopt;
+    const auto match =
+        v.starts_added(static_cast<uint8_t>(text[at])) ? v.match_added(text.substr(at), kSpecials) : std::nullopt;
     if (!match) {
       ++at;
       continue;

@@ -63,7 +63,8 @@ std::vector<fs::path> vocabularies() {
 std::vector<std::string> split_text(const std::string& text, const std::string& separator) {
   std::vector<std::string> out;
   size_t at = 0;
-  for (size_t found; (found = text.find(separator, at)) != std::string::npos; at = found + separator.size()) out.push_back(text.substr(at, found - at));
+  for (size_t found; (found = text.find(separator, at)) != std::string::npos; at = found + separator.size())
+    out.push_back(text.substr(at, found - at));
   out.push_back(text.substr(at));
   return out;
 }
@@ -74,7 +75,9 @@ std::string joined(const std::vector<TokenId>& ids) {
   return out;
 }
 
-std::string short_name(const fs::path& path) { return path.stem().string().substr(std::string("ggml-vocab-").size()); }
+std::string short_name(const fs::path& path) {
+  return path.stem().string().substr(std::string("ggml-vocab-").size());
+}
 
 TEST(Tokenizer, GivesTheIdsOfEveryVocabularyTestFile) {
   if (vocabularies().empty()) GTEST_SKIP() << "public suite is absent: " << shared_data() / "tokenizers";
@@ -86,7 +89,8 @@ TEST(Tokenizer, GivesTheIdsOfEveryVocabularyTestFile) {
     for (size_t i = 0; i < texts.size(); ++i) {
       std::string line = expected.at(i);
       line.erase(0, line.find_first_not_of(' ') == std::string::npos ? line.size() : line.find_first_not_of(' '));
-      EXPECT_EQ(joined(loaded->tokenizer->tokenize(texts[i]).value()), line) << short_name(path) << " text " << i << ": " << texts[i];
+      EXPECT_EQ(joined(loaded->tokenizer->tokenize(texts[i]).value()), line)
+          << short_name(path) << " text " << i << ": " << texts[i];
     }
   }
 }
@@ -111,13 +115,15 @@ TEST(Tokenizer, GivesTheIdsOfTheExtraTexts) {
       const auto check = [&](const char* kind, const std::vector<TokenId>& wanted, const std::vector<TokenId>& got) {
         if (wanted == got) return;
         ++shown;
-        ADD_FAILURE() << short_name(path) << " " << kind << " of text " << item["id"] << " " << text.substr(0, 200) << "\nwanted " << joined(wanted).substr(0, 300) << "\ngot    "
-                      << joined(got).substr(0, 300);
+        ADD_FAILURE() << short_name(path) << " " << kind << " of text " << item["id"] << " " << text.substr(0, 200)
+                      << "\nwanted " << joined(wanted).substr(0, 300) << "\ngot    " << joined(got).substr(0, 300);
       };
       const std::vector<TokenId> plain = item["plain"];
       check("plain", plain, t.tokenize(text).value());
-      check("with_bos_eos", item.contains("with_bos_eos") ? item["with_bos_eos"].get<std::vector<TokenId>>() : plain, t.tokenize(text, {.add_special = true}).value());
-      check("parse_special", item.contains("parse_special") ? item["parse_special"].get<std::vector<TokenId>>() : plain, t.tokenize(text, {.parse_special = true}).value());
+      check("with_bos_eos", item.contains("with_bos_eos") ? item["with_bos_eos"].get<std::vector<TokenId>>() : plain,
+            t.tokenize(text, {.add_special = true}).value());
+      check("parse_special", item.contains("parse_special") ? item["parse_special"].get<std::vector<TokenId>>() : plain,
+            t.tokenize(text, {.parse_special = true}).value());
       if (item.value("roundtrip", false)) {
         EXPECT_EQ(detokenize(*loaded->vocab, plain), text) << short_name(path);
       }

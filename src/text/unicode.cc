@@ -9,8 +9,8 @@ namespace tie::text {
 namespace {
 
 bool is_white_space(uint32_t c) {
-  return (c >= 9 && c <= 13) || c == 32 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
-         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+  return (c >= 9 && c <= 13) || c == 32 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
+         c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 uint16_t compute_classes(uint32_t c) {
@@ -19,34 +19,46 @@ uint16_t compute_classes(uint32_t c) {
   if (c == '\r' || c == '\n') out |= kNewline;
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LT: return out | kLetter | kUpperish | kCased;
-    case UTF8PROC_CATEGORY_LL: return out | kLetter | kLowerish | kCased;
+    case UTF8PROC_CATEGORY_LT:
+      return out | kLetter | kUpperish | kCased;
+    case UTF8PROC_CATEGORY_LL:
+      return out | kLetter | kLowerish | kCased;
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: return out | kLetter | kUpperish | kLowerish;
+    case UTF8PROC_CATEGORY_LO:
+      return out | kLetter | kUpperish | kLowerish;
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME: return out | kMark | kUpperish | kLowerish;
+    case UTF8PROC_CATEGORY_ME:
+      return out | kMark | kUpperish | kLowerish;
     case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL: return out | kNumber | kWordNumber;
-    case UTF8PROC_CATEGORY_NO: return out | kNumber;
+    case UTF8PROC_CATEGORY_NL:
+      return out | kNumber | kWordNumber;
+    case UTF8PROC_CATEGORY_NO:
+      return out | kNumber;
     case UTF8PROC_CATEGORY_PC:
     case UTF8PROC_CATEGORY_PD:
     case UTF8PROC_CATEGORY_PS:
     case UTF8PROC_CATEGORY_PE:
     case UTF8PROC_CATEGORY_PI:
     case UTF8PROC_CATEGORY_PF:
-    case UTF8PROC_CATEGORY_PO: return out | kPunctuation;
+    case UTF8PROC_CATEGORY_PO:
+      return out | kPunctuation;
     case UTF8PROC_CATEGORY_SM:
     case UTF8PROC_CATEGORY_SC:
     case UTF8PROC_CATEGORY_SK:
-    case UTF8PROC_CATEGORY_SO: return out | kSymbol;
-    default: return out;
+    case UTF8PROC_CATEGORY_SO:
+      return out | kSymbol;
+    default:
+      return out;
   }
 }
 
-bool continues(unsigned char byte) { return (byte & 0xC0) == 0x80; }
+bool continues(unsigned char byte) {
+  return (byte & 0xC0) == 0x80;
+}
 
-// Bytes that a sequence starting with `lead` needs, and the allowed range of its second byte; 0 for a byte that starts none.
+// Bytes that a sequence starting with `lead` needs, and the allowed range of its second byte; 0 for a byte that starts
+// none.
 struct Lead {
   uint32_t bytes;
   unsigned char low, high;
@@ -121,10 +133,11 @@ uint16_t char_classes(uint32_t code) {
 
 bool is_han(uint32_t c) {
   static constexpr uint32_t kRanges[][2] = {
-      {0x2E80, 0x2E99}, {0x2E9B, 0x2EF3}, {0x2F00, 0x2FD5}, {0x3005, 0x3005},   {0x3007, 0x3007},   {0x3021, 0x3029},
-      {0x3038, 0x303B}, {0x3400, 0x4DBF}, {0x4E00, 0x9FFF}, {0xF900, 0xFA6D},   {0xFA70, 0xFAD9},   {0x16FE2, 0x16FE3},
-      {0x16FF0, 0x16FF1}, {0x20000, 0x2A6DF}, {0x2A700, 0x2B739}, {0x2B740, 0x2B81D}, {0x2B820, 0x2CEA1}, {0x2CEB0, 0x2EBE0},
-      {0x2F800, 0x2FA1D}, {0x30000, 0x3134A}, {0x31350, 0x323AF}};
+      {0x2E80, 0x2E99},   {0x2E9B, 0x2EF3},   {0x2F00, 0x2FD5},   {0x3005, 0x3005},   {0x3007, 0x3007},
+      {0x3021, 0x3029},   {0x3038, 0x303B},   {0x3400, 0x4DBF},   {0x4E00, 0x9FFF},   {0xF900, 0xFA6D},
+      {0xFA70, 0xFAD9},   {0x16FE2, 0x16FE3}, {0x16FF0, 0x16FF1}, {0x20000, 0x2A6DF}, {0x2A700, 0x2B739},
+      {0x2B740, 0x2B81D}, {0x2B820, 0x2CEA1}, {0x2CEB0, 0x2EBE0}, {0x2F800, 0x2FA1D}, {0x30000, 0x3134A},
+      {0x31350, 0x323AF}};
   for (const auto& range : kRanges)
     if (c >= range[0] && c <= range[1]) return true;
   return false;
@@ -146,8 +159,9 @@ std::string normalize(std::string_view text, NormalForm form) {
   options |= form == NormalForm::kNfc || form == NormalForm::kNfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
   if (form == NormalForm::kNfkc || form == NormalForm::kNfkd) options |= UTF8PROC_COMPAT;
   utf8proc_uint8_t* result = nullptr;
-  const auto n = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()), &result,
-                              static_cast<utf8proc_option_t>(options));
+  const auto n =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &result, static_cast<utf8proc_option_t>(options));
   if (n < 0) return std::string(text);
   std::string out(reinterpret_cast<const char*>(result), static_cast<size_t>(n));
   std::free(result);
@@ -159,8 +173,10 @@ std::string to_lower(std::string_view text) {
   out.reserve(text.size());
   while (!text.empty()) {
     const Decoded d = decode_utf8(text);
-    if (d.valid) append_utf8(out, static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(d.code))));
-    else out.push_back(text[0]);
+    if (d.valid)
+      append_utf8(out, static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(d.code))));
+    else
+      out.push_back(text[0]);
     text.remove_prefix(d.bytes);
   }
   return out;

@@ -17,10 +17,10 @@ enum CharClass : uint16_t {
   kPunctuation = 8,
   kSymbol = 16,
   kSpace = 32,
-  kNewline = 64,    // \r or \n
-  kUpperish = 128,  // Lu Lt Lm Lo M
-  kLowerish = 256,  // Ll Lm Lo M
-  kCased = 512,     // Lu Ll Lt
+  kNewline = 64,       // \r or \n
+  kUpperish = 128,     // Lu Lt Lm Lo M
+  kLowerish = 256,     // Ll Lm Lo M
+  kCased = 512,        // Lu Ll Lt
   kWordNumber = 1024,  // Nd Nl
 };
 
@@ -39,7 +39,8 @@ struct Decoded {
 Decoded decode_utf8(std::string_view text);
 void append_utf8(std::string& out, uint32_t code);
 bool is_valid_utf8(std::string_view text);
-// Length of the longest prefix that consists of whole characters; what follows could still become one (at most 3 bytes) if `open` is set.
+// Length of the longest prefix that consists of whole characters; what follows could still become one (at most 3 bytes)
+// if `open` is set.
 size_t whole_utf8_prefix(std::string_view text, bool& open);
 
 uint16_t char_classes(uint32_t code);

@@ -10,15 +10,20 @@ namespace {
 constexpr size_t kMaxDangling = 64;
 constexpr size_t kMaxControlBytes = 256;  // longest end of a literal that is looked at
 
-bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+bool is_space(char c) {
+  return c == ' ' || (c >= '\t' && c <= '\r');
+}
 
-// The literal texts of a template: what stands outside tags, and quoted strings inside them, escapes undone as far as they matter.
+// The literal texts of a template: what stands outside tags, and quoted strings inside them, escapes undone as far as
+// they matter.
 std::vector<std::string> literals_of(std::string_view source) {
   std::vector<std::string> out;
   size_t at = 0;
   while (at < source.size()) {
     size_t open = at;
-    while (open + 1 < source.size() && !(source[open] == '{' && (source[open + 1] == '{' || source[open + 1] == '%' || source[open + 1] == '#'))) ++open;
+    while (open + 1 < source.size() &&
+           !(source[open] == '{' && (source[open + 1] == '{' || source[open + 1] == '%' || source[open + 1] == '#')))
+      ++open;
     if (open + 1 >= source.size()) open = source.size();
     out.emplace_back(source.substr(at, open - at));
     if (open >= source.size()) break;
@@ -75,8 +80,8 @@ std::optional<std::string> UserTextMarker::choose_breaker(const std::vector<std:
   return std::nullopt;
 }
 
-// Whether walking on from `node` along the text completes a control token; with `partial`, also whether the text (or the text without its
-// trailing white space, which templates like to trim) ends while one could still be completed.
+// Whether walking on from `node` along the text completes a control token; with `partial`, also whether the text (or
+// the text without its trailing white space, which templates like to trim) ends while one could still be completed.
 bool UserTextMarker::walk_reaches(uint32_t node, std::string_view text, size_t trimmed_size, bool partial) const {
   for (size_t at = 0; at < text.size() && at < kMaxControlBytes; ++at) {
     if (partial && at == trimmed_size && at > 0) return true;
@@ -89,7 +94,8 @@ bool UserTextMarker::walk_reaches(uint32_t node, std::string_view text, size_t t
 }
 
 bool UserTextMarker::dangling_goes_on(std::string_view text, size_t trimmed_size, bool partial) const {
-  return std::any_of(dangling_.begin(), dangling_.end(), [&](uint32_t node) { return walk_reaches(node, text, trimmed_size, partial); });
+  return std::any_of(dangling_.begin(), dangling_.end(),
+                     [&](uint32_t node) { return walk_reaches(node, text, trimmed_size, partial); });
 }
 
 std::string UserTextMarker::mark(std::string_view text, std::string_view breaker, Strength strength) const {

@@ -1,12 +1,14 @@
 // Marks user text before it enters a chat template, so that no control token of the rendered prompt can come from it.
-// A mark is one "breaker" character that occurs nowhere in the input; tokenize_marked() never sees a control token across a breaker and
-// removes breakers afterwards. Two strengths:
-//   kExact      breaks every control token that the text spells, and every one that could arise where the text meets its surroundings.
+// A mark is one "breaker" character that occurs nowhere in the input; tokenize_marked() never sees a control token
+// across a breaker and removes breakers afterwards. Two strengths:
+//   kExact      breaks every control token that the text spells, and every one that could arise where the text meets
+//   its surroundings.
 //               Text without such places is left as it is, so the template's own comparisons and splits still work.
-//   kEverywhere breaks at every character that could begin a control token: nothing a template does to the text (cutting, replacing,
+//   kEverywhere breaks at every character that could begin a control token: nothing a template does to the text
+//   (cutting, replacing,
 //               changing case, reversing, joining) can assemble one. Templates may take other branches on such text.
-// prompt.cc renders with kExact, checks against kEverywhere, and falls back to the latter when they disagree on control tokens.
-// Threads: one marker belongs to one prompt. `vocab` must outlive it.
+// prompt.cc renders with kExact, checks against kEverywhere, and falls back to the latter when they disagree on control
+// tokens. Threads: one marker belongs to one prompt. `vocab` must outlive it.
 #pragma once
 #include <optional>
 #include <string>

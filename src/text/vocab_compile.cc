@@ -44,15 +44,19 @@ class ImageBuilder {
  private:
   Result<void> check_limits() const {
     if (source_.tokens.empty()) return fail(Code::kBadRequest, "the vocabulary has no tokens");
-    if (source_.tokens.size() > kMaxVocabTokens) return fail(Code::kTooLarge, fmt::format("{} tokens, the limit is {}", source_.tokens.size(), kMaxVocabTokens));
-    if (source_.merges.size() > kMaxVocabMerges) return fail(Code::kTooLarge, fmt::format("{} merges, the limit is {}", source_.merges.size(), kMaxVocabMerges));
+    if (source_.tokens.size() > kMaxVocabTokens)
+      return fail(Code::kTooLarge, fmt::format("{} tokens, the limit is {}", source_.tokens.size(), kMaxVocabTokens));
+    if (source_.merges.size() > kMaxVocabMerges)
+      return fail(Code::kTooLarge, fmt::format("{} merges, the limit is {}", source_.merges.size(), kMaxVocabMerges));
     for (size_t id = 0; id < source_.tokens.size(); ++id)
-      if (source_.tokens[id].bytes.size() > kMaxTokenBytes) return fail(Code::kTooLarge, fmt::format("token {} has {} bytes", id, source_.tokens[id].bytes.size()));
+      if (source_.tokens[id].bytes.size() > kMaxTokenBytes)
+        return fail(Code::kTooLarge, fmt::format("token {} has {} bytes", id, source_.tokens[id].bytes.size()));
     return {};
   }
 
   static bool is_ordinary(const SourceToken& token) {
-    return token.merged && !token.bytes.empty() && !(token.attributes & (image::kControl | image::kUnknown | image::kByte | image::kUnused));
+    return token.merged && !token.bytes.empty() &&
+           !(token.attributes & (image::kControl | image::kUnknown | image::kByte | image::kUnused));
   }
 
   void index_tokens() {
@@ -70,12 +74,14 @@ class ImageBuilder {
   void assign_byte_tokens() {
     std::fill(std::begin(header_.byte_tokens), std::end(header_.byte_tokens), kNone);
     if (source_.model == image::kByteLevelBpe) {
-      for (uint32_t byte = 0; byte < 256; ++byte) header_.byte_tokens[byte] = symbol_of(std::string(1, static_cast<char>(byte)));
+      for (uint32_t byte = 0; byte < 256; ++byte)
+        header_.byte_tokens[byte] = symbol_of(std::string(1, static_cast<char>(byte)));
       return;
     }
     for (uint32_t id = 0; id < source_.tokens.size(); ++id) {
       const SourceToken& token = source_.tokens[id];
-      if ((token.attributes & image::kByte) && token.bytes.size() == 1) header_.byte_tokens[static_cast<uint8_t>(token.bytes[0])] = id;
+      if ((token.attributes & image::kByte) && token.bytes.size() == 1)
+        header_.byte_tokens[static_cast<uint8_t>(token.bytes[0])] = id;
     }
   }
 
@@ -85,11 +91,15 @@ class ImageBuilder {
     merges_.assign(slots, MergeSlot{kNone, kNone, kNone, kNone});
     for (uint32_t rank = 0; rank < source_.merges.size(); ++rank) {
       const auto& [left_text, right_text] = source_.merges[rank];
-      if (left_text.size() + right_text.size() > kMaxTokenBytes) return fail(Code::kTooLarge, fmt::format("merge {} is too long", rank));
-      const uint32_t left = symbol_of(left_text), right = symbol_of(right_text), result = symbol_of(left_text + right_text);
-      if (symbols_.size() > 2 * size_t{kMaxVocabTokens}) return fail(Code::kTooLarge, "too many intermediate merge results");
+      if (left_text.size() + right_text.size() > kMaxTokenBytes)
+        return fail(Code::kTooLarge, fmt::format("merge {} is too long", rank));
+      const uint32_t left = symbol_of(left_text), right = symbol_of(right_text),
+                     result = symbol_of(left_text + right_text);
+      if (symbols_.size() > 2 * size_t{kMaxVocabTokens})
+        return fail(Code::kTooLarge, "too many intermediate merge results");
       size_t at = image::hash_pair(left, right) & (slots - 1);
-      while (merges_[at].left != kNone && !(merges_[at].left == left && merges_[at].right == right)) at = (at + 1) & (slots - 1);
+      while (merges_[at].left != kNone && !(merges_[at].left == left && merges_[at].right == right))
+        at = (at + 1) & (slots - 1);
       if (merges_[at].left == kNone) merges_[at] = {left, right, rank, result};  // a repeated pair keeps its first rank
     }
     return {};
@@ -109,9 +119,11 @@ class ImageBuilder {
     }
   }
 
-  // Bytes that stand right before a space inside some symbol. Behind any other byte a space begins a word that no merge reaches over.
+  // Bytes that stand right before a space inside some symbol. Behind any other byte a space begins a word that no merge
+  // reaches over.
   void find_word_boundaries() {
-    if (!by_bytes_.contains(" ")) std::fill(std::begin(header_.joins_before_space), std::end(header_.joins_before_space), uint8_t{0xff});
+    if (!by_bytes_.contains(" "))
+      std::fill(std::begin(header_.joins_before_space), std::end(header_.joins_before_space), uint8_t{0xff});
     for (const std::string& symbol : symbols_) {
       for (size_t at = symbol.find(' ', 1); at != std::string::npos; at = symbol.find(' ', at + 1)) {
         const auto before = static_cast<uint8_t>(symbol[at - 1]);
@@ -139,7 +151,8 @@ class ImageBuilder {
       header_.added_first_bytes[first >> 3] |= static_cast<uint8_t>(1u << (first & 7));
     }
     for (const BuildNode& node : nodes) {
-      trie_nodes_.push_back({static_cast<uint32_t>(trie_edges_.size()), static_cast<uint32_t>(node.edges.size()), node.token});
+      trie_nodes_.push_back(
+          {static_cast<uint32_t>(trie_edges_.size()), static_cast<uint32_t>(node.edges.size()), node.token});
       for (const auto& [byte, next] : node.edges) trie_edges_.push_back({byte, next});
     }
   }
@@ -171,7 +184,9 @@ class ImageBuilder {
     std::vector<image::Step> steps;
     std::vector<char> strings;
     for (const SourceStep& step : source_.steps) {
-      steps.push_back({step.kind, step.behavior, {static_cast<uint32_t>(strings.size()), static_cast<uint32_t>(step.pattern.size())}});
+      steps.push_back({step.kind,
+                       step.behavior,
+                       {static_cast<uint32_t>(strings.size()), static_cast<uint32_t>(step.pattern.size())}});
       strings.insert(strings.end(), step.pattern.begin(), step.pattern.end());
     }
     std::vector<uint32_t> eog = source_.end_of_generation;
@@ -198,7 +213,8 @@ class ImageBuilder {
     header_.flags = source_.flags;
     header_.n_tokens = static_cast<uint32_t>(source_.tokens.size());
     header_.n_symbols = static_cast<uint32_t>(symbols_.size());
-    header_.bos = source_.bos, header_.eos = source_.eos, header_.eot = source_.eot, header_.unk = source_.unk, header_.pad = source_.pad;
+    header_.bos = source_.bos, header_.eos = source_.eos, header_.eot = source_.eot, header_.unk = source_.unk,
+    header_.pad = source_.pad;
     std::memcpy(out_.data(), &header_, sizeof header_);
     const auto digest = crypto::sha256(out_);
     std::memcpy(out_.data() + offsetof(Header, digest), digest.data(), sizeof header_.digest);
@@ -218,6 +234,8 @@ class ImageBuilder {
 
 }  // namespace
 
-Result<Bytes> compile_image(const VocabSource& source) { return ImageBuilder(source).build(); }
+Result<Bytes> compile_image(const VocabSource& source) {
+  return ImageBuilder(source).build();
+}
 
 }  // namespace tie::text

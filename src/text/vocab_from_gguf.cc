@@ -39,12 +39,18 @@ int byte_of_name(std::string_view text) {
 
 uint8_t attributes_of_type(int64_t type) {
   switch (type) {
-    case 2: return image::kUnknown;
-    case 3: return image::kControl;
-    case 4: return image::kUserDefined;
-    case 5: return image::kUnused;
-    case 6: return image::kByte;
-    default: return image::kNormal;
+    case 2:
+      return image::kUnknown;
+    case 3:
+      return image::kControl;
+    case 4:
+      return image::kUserDefined;
+    case 5:
+      return image::kUnused;
+    case 6:
+      return image::kByte;
+    default:
+      return image::kNormal;
   }
 }
 
@@ -58,7 +64,8 @@ Result<std::optional<T>> optional_value(Result<T> value) {
 Result<void> read_tokens(const Gguf& gguf, VocabSource& source) {
   TIE_TRY(auto array, gguf.get_array("tokenizer.ggml.tokens"));
   TIE_TRY(auto texts, array.strings());
-  if (texts.size() > kMaxVocabTokens) return fail(Code::kTooLarge, fmt::format("{} tokens, the limit is {}", texts.size(), kMaxVocabTokens));
+  if (texts.size() > kMaxVocabTokens)
+    return fail(Code::kTooLarge, fmt::format("{} tokens, the limit is {}", texts.size(), kMaxVocabTokens));
   std::vector<int64_t> types;
   TIE_TRY(auto type_array, optional_value(gguf.get_array("tokenizer.ggml.token_type")));
   if (type_array) {
@@ -100,10 +107,13 @@ Result<void> read_merges(const Gguf& gguf, VocabSource& source) {
   source.merges.reserve(texts.size());
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     const size_t space = texts[rank].find(' ', 1);
-    if (space == std::string_view::npos) return fail(Code::kBadRequest, fmt::format("merge {} of the vocabulary has no two parts", rank));
+    if (space == std::string_view::npos)
+      return fail(Code::kBadRequest, fmt::format("merge {} of the vocabulary has no two parts", rank));
     std::string left, right;
     if (source.model == image::kByteLevelBpe) {
-      if (!decode_printable(texts[rank].substr(0, space), left) || !decode_printable(texts[rank].substr(space + 1), right)) continue;
+      if (!decode_printable(texts[rank].substr(0, space), left) ||
+          !decode_printable(texts[rank].substr(space + 1), right))
+        continue;
     } else {
       left = replace_metaspace(texts[rank].substr(0, space));
       right = replace_metaspace(texts[rank].substr(space + 1));
@@ -115,8 +125,9 @@ Result<void> read_merges(const Gguf& gguf, VocabSource& source) {
 
 Result<void> read_ids(const Gguf& gguf, VocabSource& source) {
   const std::pair<const char*, uint32_t*> ids[] = {
-      {"tokenizer.ggml.bos_token_id", &source.bos},     {"tokenizer.ggml.eos_token_id", &source.eos}, {"tokenizer.ggml.eot_token_id", &source.eot},
-      {"tokenizer.ggml.unknown_token_id", &source.unk}, {"tokenizer.ggml.padding_token_id", &source.pad},
+      {"tokenizer.ggml.bos_token_id", &source.bos},     {"tokenizer.ggml.eos_token_id", &source.eos},
+      {"tokenizer.ggml.eot_token_id", &source.eot},     {"tokenizer.ggml.unknown_token_id", &source.unk},
+      {"tokenizer.ggml.padding_token_id", &source.pad},
   };
   for (const auto& [key, id] : ids) {
     TIE_TRY(auto value, optional_value(gguf.get_u64(key)));
@@ -127,7 +138,9 @@ Result<void> read_ids(const Gguf& gguf, VocabSource& source) {
   return {};
 }
 
-void set_flag(VocabSource& source, uint32_t flag, bool on) { source.flags = on ? source.flags | flag : source.flags & ~flag; }
+void set_flag(VocabSource& source, uint32_t flag, bool on) {
+  source.flags = on ? source.flags | flag : source.flags & ~flag;
+}
 
 Result<void> read_flags(const Gguf& gguf, VocabSource& source) {
   const std::pair<const char*, uint32_t> flags[] = {
@@ -151,7 +164,8 @@ void apply_known_strips(const Gguf& gguf, std::string_view pre, VocabSource& sou
   const bool jina = pre == "jina-v2-de" || pre == "jina-v2-es" || pre == "jina-v2-code";
   for (SourceToken& token : source.tokens) {
     if (!token.added) continue;
-    if (phi3 && token.bytes != "<unk>" && token.bytes != "<s>" && token.bytes != "<|endoftext|>") token.attributes |= image::kRightStrip;
+    if (phi3 && token.bytes != "<unk>" && token.bytes != "<s>" && token.bytes != "<|endoftext|>")
+      token.attributes |= image::kRightStrip;
     if (jina && token.bytes == "<mask>") token.attributes |= image::kLeftStrip;
   }
 }
@@ -175,7 +189,8 @@ Result<Bytes> compile_vocab_image(const Gguf& gguf) {
     source.flags = image::kMetaspace | image::kByteFallback | image::kAddBos | image::kWholeNewlineRuns;
     source.steps.push_back({kNewlineRuns});
   } else {
-    return fail(Code::kUnsupportedFeature, fmt::format("the tokenizer model \"{}\" is not supported (gpt2, llama and gemma4 are)", model));
+    return fail(Code::kUnsupportedFeature,
+                fmt::format("the tokenizer model \"{}\" is not supported (gpt2, llama and gemma4 are)", model));
   }
   TIE_CHECK_OK(read_tokens(gguf, source));
   if (source.model != image::kSpm) TIE_CHECK_OK(read_merges(gguf, source));

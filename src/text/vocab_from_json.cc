@@ -18,8 +18,12 @@ constexpr size_t kMaxFileBytes = size_t{256} << 20;
 constexpr size_t kMaxDepth = 64;
 constexpr std::string_view kMetaspaceMark = "\xE2\x96\x81";
 
-std::unexpected<Error> unsupported(std::string message) { return fail(Code::kUnsupportedFeature, "tokenizer.json: " + std::move(message)); }
-std::unexpected<Error> malformed(std::string message) { return fail(Code::kBadRequest, "tokenizer.json: " + std::move(message)); }
+std::unexpected<Error> unsupported(std::string message) {
+  return fail(Code::kUnsupportedFeature, "tokenizer.json: " + std::move(message));
+}
+std::unexpected<Error> malformed(std::string message) {
+  return fail(Code::kBadRequest, "tokenizer.json: " + std::move(message));
+}
 
 // The member, or null where there is none.
 const Json& member(const Json& object, const char* key) {
@@ -48,7 +52,8 @@ void flatten(const Json& node, const char* list, std::vector<const Json*>& out) 
 }
 
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) text.replace(at, from.size(), to);
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
+    text.replace(at, from.size(), to);
 }
 
 struct KnownPattern {
@@ -57,9 +62,12 @@ struct KnownPattern {
 };
 constexpr KnownPattern kKnownPatterns[] = {
     {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", kGpt2},
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)", kLlama3},
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)", kQwen2},
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)", kQwen35},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     kLlama3},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     kQwen2},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     kQwen35},
     {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      kO200k},
     {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
@@ -73,7 +81,9 @@ constexpr KnownPattern kKnownPatterns[] = {
     {"\\s?\\p{L}+", kSpaceLetters},
     {"\\s?\\p{P}+", kSpacePunctuation},
     {"[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+", kCjkKana},
-    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+", kDeepseek3},
+    {"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+     "?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+     kDeepseek3},
 };
 
 class Reader {
@@ -98,13 +108,21 @@ class Reader {
     flatten(member(root_, "normalizer"), "normalizers", nodes);
     for (const Json* node : nodes) {
       const std::string type = text_of(*node, "type");
-      if (type == "NFC") source_.flags |= image::kNormalizeNfc;
-      else if (type == "NFD") source_.flags |= image::kNormalizeNfd;
-      else if (type == "NFKC") source_.flags |= image::kNormalizeNfkc;
-      else if (type == "Lowercase") source_.flags |= image::kLowercase;
-      else if (type == "Prepend" && text_of(*node, "prepend") == kMetaspaceMark) source_.flags |= image::kAddSpacePrefix;
-      else if (type == "Replace" && text_of(member(*node, "pattern"), "String") == " " && text_of(*node, "content") == kMetaspaceMark) normalized_metaspace_ = true;
-      else return unsupported(fmt::format("the normalizer {} is not supported", type));
+      if (type == "NFC")
+        source_.flags |= image::kNormalizeNfc;
+      else if (type == "NFD")
+        source_.flags |= image::kNormalizeNfd;
+      else if (type == "NFKC")
+        source_.flags |= image::kNormalizeNfkc;
+      else if (type == "Lowercase")
+        source_.flags |= image::kLowercase;
+      else if (type == "Prepend" && text_of(*node, "prepend") == kMetaspaceMark)
+        source_.flags |= image::kAddSpacePrefix;
+      else if (type == "Replace" && text_of(member(*node, "pattern"), "String") == " " &&
+               text_of(*node, "content") == kMetaspaceMark)
+        normalized_metaspace_ = true;
+      else
+        return unsupported(fmt::format("the normalizer {} is not supported", type));
     }
     if (normalized_metaspace_) source_.flags |= image::kMetaspace;
     return {};
@@ -125,7 +143,8 @@ class Reader {
     if (type == "Split") return read_split(node);
     if (type == "Digits") {
       source_.steps.push_back({flag_of(node, "individual_digits", false) ? kDigit : kDigitRun});
-    } else if (type == "Punctuation" && (text_of(node, "behavior").empty() || text_of(node, "behavior") == "Isolated")) {
+    } else if (type == "Punctuation" &&
+               (text_of(node, "behavior").empty() || text_of(node, "behavior") == "Isolated")) {
       source_.steps.push_back({kPunctuationChar});
     } else if (type == "Whitespace") {
       source_.steps.push_back({kWhitespaceWord});
@@ -150,11 +169,13 @@ class Reader {
   Result<void> read_metaspace(const Json& node, bool is_first) {
     if (!is_first) return unsupported("Metaspace behind another pre-tokenizer is not supported");
     const std::string replacement = text_of(node, "replacement");
-    if (!replacement.empty() && replacement != kMetaspaceMark) return unsupported("Metaspace with another replacement is not supported");
+    if (!replacement.empty() && replacement != kMetaspaceMark)
+      return unsupported("Metaspace with another replacement is not supported");
     source_.flags |= image::kMetaspace;
     std::string scheme = text_of(node, "prepend_scheme");
     if (scheme.empty()) scheme = flag_of(node, "add_prefix_space", true) ? "always" : "never";
-    if (scheme != "never") source_.flags |= image::kAddSpacePrefix | image::kPrefixUnlessSpace | image::kStripLeadingSpace;
+    if (scheme != "never")
+      source_.flags |= image::kAddSpacePrefix | image::kPrefixUnlessSpace | image::kStripLeadingSpace;
     if (scheme == "first") source_.flags |= image::kPrefixFirstOnly;
     if (flag_of(node, "split", true)) source_.steps.push_back({kMetaspaceWord});
     return {};
@@ -162,10 +183,15 @@ class Reader {
 
   Result<void> read_split(const Json& node) {
     const std::string behavior_name = text_of(node, "behavior");
-    static constexpr std::pair<std::string_view, uint32_t> kBehaviors[] = {
-        {"Isolated", kIsolated}, {"Removed", kRemoved}, {"MergedWithPrevious", kMergedWithPrevious}, {"MergedWithNext", kMergedWithNext}, {"Contiguous", kContiguous}};
-    const auto behavior = std::find_if(std::begin(kBehaviors), std::end(kBehaviors), [&](const auto& one) { return one.first == behavior_name; });
-    if (behavior == std::end(kBehaviors)) return unsupported(fmt::format("the split behavior {} is not supported", behavior_name));
+    static constexpr std::pair<std::string_view, uint32_t> kBehaviors[] = {{"Isolated", kIsolated},
+                                                                           {"Removed", kRemoved},
+                                                                           {"MergedWithPrevious", kMergedWithPrevious},
+                                                                           {"MergedWithNext", kMergedWithNext},
+                                                                           {"Contiguous", kContiguous}};
+    const auto behavior = std::find_if(std::begin(kBehaviors), std::end(kBehaviors),
+                                       [&](const auto& one) { return one.first == behavior_name; });
+    if (behavior == std::end(kBehaviors))
+      return unsupported(fmt::format("the split behavior {} is not supported", behavior_name));
     const bool inverted = flag_of(node, "invert", false);
     const std::string literal = text_of(member(node, "pattern"), "String");
     std::string pattern = text_of(member(node, "pattern"), "Regex");
@@ -202,10 +228,12 @@ class Reader {
   }
 
   Result<void> put_token(uint64_t id, const std::string& text, double score) {
-    if (id >= kMaxVocabTokens) return fail(Code::kTooLarge, fmt::format("tokenizer.json: token id {} is over the limit", id));
+    if (id >= kMaxVocabTokens)
+      return fail(Code::kTooLarge, fmt::format("tokenizer.json: token id {} is over the limit", id));
     if (id >= source_.tokens.size()) {
       // A hole in the numbering stays unused.
-      if (id > source_.tokens.size() + (1u << 20)) return malformed(fmt::format("token id {} is far from the others", id));
+      if (id > source_.tokens.size() + (1u << 20))
+        return malformed(fmt::format("token id {} is far from the others", id));
       source_.tokens.resize(id + 1, SourceToken{.attributes = image::kUnused});
     }
     SourceToken& token = source_.tokens[id];
@@ -273,11 +301,13 @@ class Reader {
     if (!vocab.is_array() || vocab.empty()) return malformed("the model has no vocabulary");
     uint64_t id = 0;
     for (const Json& item : vocab) {
-      if (!item.is_array() || item.size() != 2 || !item[0].is_string() || !item[1].is_number()) return malformed("a vocabulary item is not [text, score]");
+      if (!item.is_array() || item.size() != 2 || !item[0].is_string() || !item[1].is_number())
+        return malformed("a vocabulary item is not [text, score]");
       TIE_CHECK_OK(put_token(id++, item[0].get<std::string>(), item[1].get<double>()));
     }
     const Json& unknown = member(model, "unk_id");
-    if (unknown.is_number_unsigned() && unknown.get<uint64_t>() < source_.tokens.size()) mark_unknown(unknown.get<uint64_t>(), source_.tokens[unknown.get<uint64_t>()].bytes);
+    if (unknown.is_number_unsigned() && unknown.get<uint64_t>() < source_.tokens.size())
+      mark_unknown(unknown.get<uint64_t>(), source_.tokens[unknown.get<uint64_t>()].bytes);
     return {};
   }
 
@@ -314,7 +344,9 @@ class Reader {
   uint32_t id_of(const std::string& text) const {
     if (text.empty()) return image::kNone;
     for (uint32_t id = 0; id < source_.tokens.size(); ++id)
-      if (source_.tokens[id].bytes == text && (source_.tokens[id].added || source_.tokens[id].attributes & image::kUnknown)) return id;
+      if (source_.tokens[id].bytes == text &&
+          (source_.tokens[id].added || source_.tokens[id].attributes & image::kUnknown))
+        return id;
     return image::kNone;
   }
 
@@ -333,7 +365,11 @@ class Reader {
           source_.flags |= before ? image::kAddBos : image::kAddEos;
         }
       } else if (type == "RobertaProcessing" || type == "BertProcessing") {
-        const auto first_text = [&](const char* key) { return member(*node, key).is_array() && member(*node, key).size() > 0 && member(*node, key)[0].is_string() ? member(*node, key)[0].get<std::string>() : ""; };
+        const auto first_text = [&](const char* key) {
+          return member(*node, key).is_array() && member(*node, key).size() > 0 && member(*node, key)[0].is_string()
+                     ? member(*node, key)[0].get<std::string>()
+                     : "";
+        };
         source_.bos = id_of(first_text("cls"));
         source_.eos = id_of(first_text("sep"));
         source_.flags |= image::kAddBos | image::kAddEos;
@@ -348,14 +384,20 @@ class Reader {
   }
 
   void read_config() {
-    const std::pair<const char*, uint32_t*> tokens[] = {{"bos_token", &source_.bos}, {"eos_token", &source_.eos}, {"pad_token", &source_.pad}, {"unk_token", &source_.unk}};
+    const std::pair<const char*, uint32_t*> tokens[] = {{"bos_token", &source_.bos},
+                                                        {"eos_token", &source_.eos},
+                                                        {"pad_token", &source_.pad},
+                                                        {"unk_token", &source_.unk}};
     for (const auto& [key, id] : tokens)
       if (const uint32_t found = id_of(config_token(key)); found != image::kNone) *id = found;
-    const std::pair<const char*, uint32_t> flags[] = {{"add_bos_token", image::kAddBos}, {"add_eos_token", image::kAddEos}};
+    const std::pair<const char*, uint32_t> flags[] = {{"add_bos_token", image::kAddBos},
+                                                      {"add_eos_token", image::kAddEos}};
     for (const auto& [key, flag] : flags)
-      if (member(config_, key).is_boolean()) source_.flags = member(config_, key).get<bool>() ? source_.flags | flag : source_.flags & ~flag;
+      if (member(config_, key).is_boolean())
+        source_.flags = member(config_, key).get<bool>() ? source_.flags | flag : source_.flags & ~flag;
     if (source_.eos != image::kNone) return;
-    for (const char* known : {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "</s>", "<|endoftext|>", "<eos>", "<|end_of_text|>", "<｜end▁of▁sentence｜>"})
+    for (const char* known : {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "</s>", "<|endoftext|>", "<eos>",
+                              "<|end_of_text|>", "<｜end▁of▁sentence｜>"})
       if (source_.eos = id_of(known); source_.eos != image::kNone) return;
   }
 
@@ -363,7 +405,8 @@ class Reader {
     std::vector<const Json*> nodes;
     flatten(member(root_, "decoder"), "decoders", nodes);
     for (const Json* node : nodes)
-      if (text_of(*node, "type") == "Strip" && text_of(*node, "content") == " " && member(*node, "start") == 1) source_.flags |= image::kStripLeadingSpace;
+      if (text_of(*node, "type") == "Strip" && text_of(*node, "content") == " " && member(*node, "start") == 1)
+        source_.flags |= image::kStripLeadingSpace;
   }
 
   const Json& root_;
@@ -375,7 +418,8 @@ class Reader {
 
 Result<Json> parse(std::string_view text, const char* what) {
   if (text.size() > kMaxFileBytes) return fail(Code::kTooLarge, fmt::format("{} is too large", what));
-  if (json_is_unwieldy(text, {.depth = kMaxDepth, .members = kMaxVocabTokens})) return fail(Code::kBadRequest, fmt::format("{} is nested too deeply", what));
+  if (json_is_unwieldy(text, {.depth = kMaxDepth, .members = kMaxVocabTokens}))
+    return fail(Code::kBadRequest, fmt::format("{} is nested too deeply", what));
   Json out = Json::parse(text, nullptr, false);
   if (!out.is_object()) return fail(Code::kBadRequest, fmt::format("{} is not a JSON object", what));
   return out;

@@ -21,12 +21,15 @@ template <typename T>
 Result<std::span<const T>> section_of(ByteView image, image::Section which, const char* name) {
   const auto& header = *reinterpret_cast<const Header*>(image.data());
   const image::SectionRef ref = header.sections[which];
-  if (ref.offset % 16 != 0 || ref.offset > image.size() || ref.bytes > image.size() - ref.offset || ref.bytes % sizeof(T) != 0)
+  if (ref.offset % 16 != 0 || ref.offset > image.size() || ref.bytes > image.size() - ref.offset ||
+      ref.bytes % sizeof(T) != 0)
     return fail(Code::kCorrupt, fmt::format("vocabulary image: section {} does not lie inside the image", name));
   return std::span<const T>(reinterpret_cast<const T*>(image.data() + ref.offset), ref.bytes / sizeof(T));
 }
 
-bool is_table_size(size_t n) { return n == 0 || std::has_single_bit(n); }
+bool is_table_size(size_t n) {
+  return n == 0 || std::has_single_bit(n);
+}
 
 }  // namespace
 
@@ -36,11 +39,14 @@ Result<Vocab> Vocab::open(ByteView image) {
   Vocab v;
   v.image_ = image;
   const Header& h = v.header();
-  if (std::memcmp(h.magic, image::kMagic, sizeof h.magic) != 0) return fail(Code::kCorrupt, "not a vocabulary image (wrong magic)");
+  if (std::memcmp(h.magic, image::kMagic, sizeof h.magic) != 0)
+    return fail(Code::kCorrupt, "not a vocabulary image (wrong magic)");
   if (h.version != image::kVersion)
-    return fail(Code::kCorrupt, fmt::format("vocabulary image of version {}, this program reads {}: compile it anew", h.version, image::kVersion));
+    return fail(Code::kCorrupt, fmt::format("vocabulary image of version {}, this program reads {}: compile it anew",
+                                            h.version, image::kVersion));
   if (h.total_bytes != image.size()) return fail(Code::kCorrupt, "vocabulary image: cut or padded");
-  if (h.model < image::kByteLevelBpe || h.model > image::kUnigram) return fail(Code::kCorrupt, "vocabulary image: unknown model");
+  if (h.model < image::kByteLevelBpe || h.model > image::kUnigram)
+    return fail(Code::kCorrupt, "vocabulary image: unknown model");
   TIE_TRY(v.offsets_, section_of<uint32_t>(image, image::kOffsets, "offsets"));
   TIE_TRY(v.bytes_, section_of<uint8_t>(image, image::kTokenBytes, "token bytes"));
   TIE_TRY(v.attributes_, section_of<uint8_t>(image, image::kAttributes, "attributes"));
@@ -56,9 +62,10 @@ Result<Vocab> Vocab::open(ByteView image) {
   TIE_TRY(v.eog_, section_of<uint32_t>(image, image::kEndOfGeneration, "end of generation"));
   TIE_TRY(v.steps_, section_of<image::Step>(image, image::kSteps, "steps"));
   TIE_TRY(v.strings_, section_of<uint8_t>(image, image::kStrings, "strings"));
-  if (h.n_tokens == 0 || h.n_tokens > h.n_symbols || v.offsets_.size() != size_t{h.n_symbols} + 1 || v.attributes_.size() != h.n_tokens ||
-      (!v.scores_.empty() && v.scores_.size() != h.n_tokens) || (!v.precise_scores_.empty() && v.precise_scores_.size() != h.n_tokens) || !is_table_size(v.merges_.size()) || !is_table_size(v.hash_.size()) ||
-      v.trie_nodes_.empty() || v.steps_.size() > 16)
+  if (h.n_tokens == 0 || h.n_tokens > h.n_symbols || v.offsets_.size() != size_t{h.n_symbols} + 1 ||
+      v.attributes_.size() != h.n_tokens || (!v.scores_.empty() && v.scores_.size() != h.n_tokens) ||
+      (!v.precise_scores_.empty() && v.precise_scores_.size() != h.n_tokens) || !is_table_size(v.merges_.size()) ||
+      !is_table_size(v.hash_.size()) || v.trie_nodes_.empty() || v.steps_.size() > 16)
     return fail(Code::kCorrupt, "vocabulary image: section sizes disagree");
   return v;
 }
@@ -68,11 +75,14 @@ Result<void> Vocab::verify_digest() const {
   std::memset(head.digest, 0, sizeof head.digest);
   const ByteView head_bytes(reinterpret_cast<const uint8_t*>(&head), sizeof head);
   const auto digest = crypto::sha256({head_bytes, image_.subspan(sizeof head)});
-  if (std::memcmp(digest.data(), header().digest, digest.size()) != 0) return fail(Code::kCorrupt, "vocabulary image: digest does not match");
+  if (std::memcmp(digest.data(), header().digest, digest.size()) != 0)
+    return fail(Code::kCorrupt, "vocabulary image: digest does not match");
   return {};
 }
 
-bool Vocab::is_end_of_generation(TokenId id) const { return std::binary_search(eog_.begin(), eog_.end(), static_cast<uint32_t>(id)); }
+bool Vocab::is_end_of_generation(TokenId id) const {
+  return std::binary_search(eog_.begin(), eog_.end(), static_cast<uint32_t>(id));
+}
 
 uint8_t Vocab::attributes(TokenId id) const {
   const auto index = static_cast<uint32_t>(id);
@@ -86,7 +96,9 @@ ByteView Vocab::symbol_bytes(uint32_t symbol) const {
   return bytes_.subspan(begin, end - begin);
 }
 
-ByteView Vocab::token_bytes(TokenId id) const { return static_cast<uint32_t>(id) < size() ? symbol_bytes(static_cast<uint32_t>(id)) : ByteView{}; }
+ByteView Vocab::token_bytes(TokenId id) const {
+  return static_cast<uint32_t>(id) < size() ? symbol_bytes(static_cast<uint32_t>(id)) : ByteView{};
+}
 
 double Vocab::score(TokenId id) const {
   const auto index = static_cast<uint32_t>(id);
@@ -105,7 +117,8 @@ std::optional<TokenId> Vocab::find(ByteView bytes) const {
     if (slot.id == kNone) return std::nullopt;
     if (slot.tag != tag) continue;
     const ByteView candidate = token_bytes(static_cast<TokenId>(slot.id));
-    if (candidate.size() == bytes.size() && std::memcmp(candidate.data(), bytes.data(), bytes.size()) == 0) return static_cast<TokenId>(slot.id);
+    if (candidate.size() == bytes.size() && std::memcmp(candidate.data(), bytes.data(), bytes.size()) == 0)
+      return static_cast<TokenId>(slot.id);
   }
   return std::nullopt;
 }
@@ -133,7 +146,8 @@ std::optional<uint32_t> Vocab::step(uint32_t node, uint8_t byte) const {
   const image::TrieNode& here = trie_nodes_[node];
   if (here.first_edge > trie_edges_.size() || here.n_edges > trie_edges_.size() - here.first_edge) return std::nullopt;
   const auto edges = trie_edges_.subspan(here.first_edge, here.n_edges);
-  const auto found = std::lower_bound(edges.begin(), edges.end(), byte, [](const image::TrieEdge& edge, uint8_t b) { return edge.byte < b; });
+  const auto found = std::lower_bound(edges.begin(), edges.end(), byte,
+                                      [](const image::TrieEdge& edge, uint8_t b) { return edge.byte < b; });
   if (found == edges.end() || found->byte != byte || found->node >= trie_nodes_.size()) return std::nullopt;
   return found->node;
 }

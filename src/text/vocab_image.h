@@ -1,8 +1,9 @@
-// The flat vocabulary image: everything a tokenizer needs, as one relocatable byte string (offsets, no pointers), compiled once from a
-// GGUF file or a Hugging Face tokenizer.json and mapped read-only by every request process.
-// Threads: a Vocab is immutable and may be shared. Owns: nothing; the bytes (a mapping, a Bytes) must outlive it and every view it gives.
-// Limits: open() checks the header and that every section lies inside the image (microseconds, no pass over the data); every later
-// access is clamped to its section, so a hostile image gives wrong ids at worst, never a read outside. verify_digest() is the full check.
+// The flat vocabulary image: everything a tokenizer needs, as one relocatable byte string (offsets, no pointers),
+// compiled once from a GGUF file or a Hugging Face tokenizer.json and mapped read-only by every request process.
+// Threads: a Vocab is immutable and may be shared. Owns: nothing; the bytes (a mapping, a Bytes) must outlive it and
+// every view it gives. Limits: open() checks the header and that every section lies inside the image (microseconds, no
+// pass over the data); every later access is clamped to its section, so a hostile image gives wrong ids at worst, never
+// a read outside. verify_digest() is the full check.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -47,7 +48,8 @@ class Vocab {
   bool is_control(TokenId id) const { return attributes(id) & (image::kControl | image::kUnknown); }
   // image::TokenAttribute bits; 0 for an id outside the vocabulary.
   uint8_t attributes(TokenId id) const;
-  // The bytes that the token stands for in text (a byte token: its one byte; a control token: its literal text). Empty outside the vocabulary.
+  // The bytes that the token stands for in text (a byte token: its one byte; a control token: its literal text). Empty
+  // outside the vocabulary.
   ByteView token_bytes(TokenId id) const;
   double score(TokenId id) const;
   // The ordinary (not control, unknown, unused) token with exactly these bytes.
@@ -69,9 +71,11 @@ class Vocab {
     uint32_t id;
     uint32_t length;
   };
-  // The longest added token at the start of `text` whose attributes meet `wanted` (image::TokenAttribute bits, any of them).
+  // The longest added token at the start of `text` whose attributes meet `wanted` (image::TokenAttribute bits, any of
+  // them).
   std::optional<AddedMatch> match_added(std::string_view text, uint8_t wanted) const;
-  // A walk through the added tokens, byte by byte, from node 0. step(): the next node, or nullopt when no added token goes on like this.
+  // A walk through the added tokens, byte by byte, from node 0. step(): the next node, or nullopt when no added token
+  // goes on like this.
   std::optional<uint32_t> step(uint32_t node, uint8_t byte) const;
   // Whether a control token ends exactly here.
   bool ends_control(uint32_t node) const;

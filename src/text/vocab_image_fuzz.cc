@@ -1,4 +1,5 @@
-// Any bytes as a vocabulary image: opening gives an error, or an object that no call can make read outside the image or loop without end.
+// Any bytes as a vocabulary image: opening gives an error, or an object that no call can make read outside the image or
+// loop without end.
 #include <cstring>
 
 #include "text/detokenizer.h"
@@ -21,7 +22,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)vocab->find_any("<|im_end|>");
   auto tokenizer = Tokenizer::create(*vocab);
   if (!tokenizer) return 0;
-  static constexpr std::string_view kTexts[] = {"Hello  wörld <|im_end|> 12345\n\n\t\xF0\x9F\x98\x80 it's \xff\xfe", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
+  static constexpr std::string_view kTexts[] = {"Hello  wörld <|im_end|> 12345\n\n\t\xF0\x9F\x98\x80 it's \xff\xfe",
+                                                "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
   for (std::string_view text : kTexts)
     for (bool special : {false, true}) {
       auto ids = tokenizer->tokenize(text, {.parse_special = special, .add_special = true});
@@ -31,6 +33,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       (void)words.finish();
     }
   UserTextMarker marker(*vocab, "<|{{ x }}<|im_start|>");
-  (void)tokenizer->tokenize_marked(marker.mark(kTexts[0], "\xEF\xB7\x90", UserTextMarker::Strength::kExact), "\xEF\xB7\x90");
+  (void)tokenizer->tokenize_marked(marker.mark(kTexts[0], "\xEF\xB7\x90", UserTextMarker::Strength::kExact),
+                                   "\xEF\xB7\x90");
   return 0;
 }

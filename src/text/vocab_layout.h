@@ -1,5 +1,5 @@
-// The byte layout of a vocabulary image, shared by its compiler and its reader. Little-endian, every section 16-byte aligned.
-// A change of any struct or meaning here raises kVersion: an old image is then refused and compiled anew.
+// The byte layout of a vocabulary image, shared by its compiler and its reader. Little-endian, every section 16-byte
+// aligned. A change of any struct or meaning here raises kVersion: an old image is then refused and compiled anew.
 #pragma once
 #include <cstdint>
 
@@ -12,19 +12,19 @@ constexpr uint32_t kNone = 0xffffffff;
 enum Flag : uint32_t {
   kAddBos = 1,
   kAddEos = 2,
-  kAddSpacePrefix = 4,        // SPM: a space precedes the text
-  kPrefixFirstOnly = 8,       // ... only at the very start, not after each special token
-  kIgnoreMerges = 16,         // a whole pre-token found in the vocabulary is taken as it is
-  kByteFallback = 32,         // characters without a token become byte tokens
+  kAddSpacePrefix = 4,   // SPM: a space precedes the text
+  kPrefixFirstOnly = 8,  // ... only at the very start, not after each special token
+  kIgnoreMerges = 16,    // a whole pre-token found in the vocabulary is taken as it is
+  kByteFallback = 32,    // characters without a token become byte tokens
   kNormalizeNfc = 64,
   kFuseUnknown = 128,
-  kMetaspace = 256,           // spaces are written as U+2581 in the vocabulary's texts
-  kStripLeadingSpace = 512,   // the decoder drops the one space that the prefix put in front
+  kMetaspace = 256,          // spaces are written as U+2581 in the vocabulary's texts
+  kStripLeadingSpace = 512,  // the decoder drops the one space that the prefix put in front
   kNormalizeNfkc = 1024,
-  kCollapseSpaces = 2048,     // runs of spaces become one (unigram models)
+  kCollapseSpaces = 2048,  // runs of spaces become one (unigram models)
   kNormalizeNfd = 4096,
   kLowercase = 8192,
-  kWholeNewlineRuns = 32768,  // a piece of new lines only is taken as it is where the vocabulary has it
+  kWholeNewlineRuns = 32768,   // a piece of new lines only is taken as it is where the vocabulary has it
   kPrefixUnlessSpace = 16384,  // the space prefix is left out where the text begins with one
 };
 
@@ -51,7 +51,8 @@ struct StringRef {
   uint32_t bytes;
 };
 
-// One pass of the pre-tokenizer; each splits the pieces that the pass before left. `kind` is a text::SplitKind (split_rules.h).
+// One pass of the pre-tokenizer; each splits the pieces that the pass before left. `kind` is a text::SplitKind
+// (split_rules.h).
 struct Step {
   uint32_t kind;
   uint32_t behavior;  // for kPattern: SplitBehavior
@@ -79,7 +80,18 @@ struct TrieEdge {
 };
 
 enum Section : uint32_t {
-  kOffsets, kTokenBytes, kAttributes, kScores, kMerges, kTokenHash, kTrieNodes, kTrieEdges, kEndOfGeneration, kSteps, kStrings, kSections,
+  kOffsets,
+  kTokenBytes,
+  kAttributes,
+  kScores,
+  kMerges,
+  kTokenHash,
+  kTrieNodes,
+  kTrieEdges,
+  kEndOfGeneration,
+  kSteps,
+  kStrings,
+  kSections,
 };
 struct SectionRef {
   uint64_t offset;
@@ -105,7 +117,8 @@ struct Header {
 };
 static_assert(sizeof(Header) == 8 + 4 + 4 + 8 + 32 + 10 * 4 + 1024 + 64 + 11 * 16);
 
-// The hash of a token's bytes (FNV-1a, 64 bit, finished by a multiply-shift so that low and high halves are both usable).
+// The hash of a token's bytes (FNV-1a, 64 bit, finished by a multiply-shift so that low and high halves are both
+// usable).
 inline uint64_t hash_bytes(const uint8_t* data, uint64_t size) {
   uint64_t h = 0xcbf29ce484222325ull;
   for (uint64_t i = 0; i < size; ++i) h = (h ^ data[i]) * 0x100000001b3ull;

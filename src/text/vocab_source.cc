@@ -10,7 +10,9 @@ namespace tie::text {
 namespace {
 
 // Bytes that the printable alphabet keeps as they are; the others follow from U+0100 on.
-bool is_kept(uint32_t byte) { return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174; }
+bool is_kept(uint32_t byte) {
+  return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+}
 
 const std::array<int16_t, 0x180>& printable_table() {
   static const auto table = [] {
@@ -25,21 +27,46 @@ const std::array<int16_t, 0x180>& printable_table() {
 
 // Tokens that end a turn or a text in the families that use them.
 constexpr std::string_view kTurnEnds[] = {
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<turn|>", "<|endoftext|>", "<|eom_id|>", "<EOT>", "_<EOT>",
-    "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>", "<eos>", "</s>", "<|eot|>", "<|eom|>", "<｜end▁of▁sentence｜>", "<|end_of_turn|>",
-    "<|END_OF_TURN_TOKEN|>", "<|eos|>", "<|endofturn|>", "<|assistant_end|>",
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<end_of_turn>",
+    "<turn|>",
+    "<|endoftext|>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "</s>",
+    "<|eot|>",
+    "<|eom|>",
+    "<｜end▁of▁sentence｜>",
+    "<|end_of_turn|>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<|eos|>",
+    "<|endofturn|>",
+    "<|assistant_end|>",
 };
 
 // Fill-in-the-middle tokens: control tokens, although some files call them ordinary text.
 constexpr std::string_view kFillMarks[] = {
-    "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>",
-    "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|fim_pad|>",
-    "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>",
+    "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>",        "▁<PRE>",
+    "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>",  "<SUF>",        "▁<SUF>",
+    "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>",   "<MID>",        "▁<MID>",
+    "<|fim_pad|>",    "<fim-pad>",    "<fim_pad>",    "<PAD>",           "[PAD]",        "<|fim_repo|>",
+    "<|repo_name|>",  "<fim-repo>",   "<REPO>",       "<reponame>",      "<|file_sep|>",
 };
 
 void make_control(SourceToken& token) {
   token.added = true;
-  token.attributes = static_cast<uint8_t>((token.attributes & (image::kLeftStrip | image::kRightStrip)) | image::kControl);
+  token.attributes =
+      static_cast<uint8_t>((token.attributes & (image::kLeftStrip | image::kRightStrip)) | image::kControl);
 }
 
 }  // namespace
@@ -63,7 +90,8 @@ bool decode_printable(std::string_view text, std::string& bytes) {
 
 void mark_fill_tokens(VocabSource& source) {
   for (SourceToken& token : source.tokens)
-    if (std::find(std::begin(kFillMarks), std::end(kFillMarks), token.bytes) != std::end(kFillMarks)) make_control(token);
+    if (std::find(std::begin(kFillMarks), std::end(kFillMarks), token.bytes) != std::end(kFillMarks))
+      make_control(token);
 }
 
 void find_end_of_generation(VocabSource& source, bool all) {
@@ -84,7 +112,9 @@ void find_end_of_generation(VocabSource& source, bool all) {
     if (token.bytes == "<|end|>") plain_ends.push_back(id);
     if (!html_tag) eog.push_back(id);
     make_control(token);
-    if (source.eot == image::kNone && id != source.eos && (token.bytes == "<|eot_id|>" || token.bytes == "<|im_end|>" || token.bytes == "<end_of_turn>")) source.eot = id;
+    if (source.eot == image::kNone && id != source.eos &&
+        (token.bytes == "<|eot_id|>" || token.bytes == "<|im_end|>" || token.bytes == "<end_of_turn>"))
+      source.eot = id;
   }
   // The harmony format ends messages with <|end|> inside one answer.
   if (has_return && has_call)

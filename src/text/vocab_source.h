@@ -1,4 +1,5 @@
-// A vocabulary on its way into an image: what the readers of GGUF and tokenizer.json fill and compile_image() lays out. Not used at run time.
+// A vocabulary on its way into an image: what the readers of GGUF and tokenizer.json fill and compile_image() lays out.
+// Not used at run time.
 #pragma once
 #include <map>
 #include <string>
@@ -16,12 +17,13 @@ constexpr uint32_t kMaxVocabMerges = 1u << 23;
 constexpr size_t kMaxTokenBytes = 1u << 16;
 
 struct SourceToken {
-  std::string bytes;    // what it stands for in text
+  std::string bytes;  // what it stands for in text
   uint8_t attributes = image::kNormal;
   double score = 0;
   bool added = false;   // recognised in text before any splitting (control, user-defined)
   std::string literal;  // what an added token is recognised by, where that differs from `bytes`
-  bool merged = true;   // can come out of merging; false where the vocabulary spells spaces as U+2581 and this token has a true space
+  bool merged = true;  // can come out of merging; false where the vocabulary spells spaces as U+2581 and this token has
+                       // a true space
 };
 
 struct SourceStep {
@@ -44,8 +46,8 @@ struct VocabSource {
 // kBadRequest / kTooLarge names what cannot be laid out.
 Result<Bytes> compile_image(const VocabSource& source);
 
-// Marks well-known end-of-turn tokens as such and gathers end_of_generation. `all`: ordinary tokens of such a name count too (GGUF files
-// that forgot to call them control tokens), else only those called control tokens.
+// Marks well-known end-of-turn tokens as such and gathers end_of_generation. `all`: ordinary tokens of such a name
+// count too (GGUF files that forgot to call them control tokens), else only those called control tokens.
 void find_end_of_generation(VocabSource& source, bool all);
 // Marks the known fill-in-the-middle tokens as control tokens.
 void mark_fill_tokens(VocabSource& source);

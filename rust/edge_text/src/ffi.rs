@@ -32,7 +32,11 @@ fn fill(out: *mut EdgeBuffer, text: String) {
         return;
     }
     let mut bytes = std::mem::ManuallyDrop::new(text.into_bytes());
-    let buffer = EdgeBuffer { data: bytes.as_mut_ptr(), size: bytes.len(), capacity: bytes.capacity() };
+    let buffer = EdgeBuffer {
+        data: bytes.as_mut_ptr(),
+        size: bytes.len(),
+        capacity: bytes.capacity(),
+    };
     // SAFETY: `out` is non-null and the header demands a writable edge_buffer there.
     unsafe { out.write(buffer) };
 }
@@ -112,8 +116,11 @@ pub unsafe extern "C" fn edge_template_render(
     out: *mut EdgeBuffer,
 ) -> i32 {
     guarded(out, || {
-        let template = unsafe { compiled.as_ref() }.ok_or_else(|| Failure::BadInput("no template was given".into()))?;
-        template.render(unsafe { text_of(context_json, context_size)? }, now_unix_s).map(Some)
+        let template = unsafe { compiled.as_ref() }
+            .ok_or_else(|| Failure::BadInput("no template was given".into()))?;
+        template
+            .render(unsafe { text_of(context_json, context_size)? }, now_unix_s)
+            .map(Some)
     })
 }
 
@@ -122,7 +129,9 @@ pub unsafe extern "C" fn edge_template_render(
 #[no_mangle]
 pub unsafe extern "C" fn edge_template_free(compiled: *mut Template) {
     if !compiled.is_null() {
-        let _ = catch_unwind(AssertUnwindSafe(|| drop(unsafe { Box::from_raw(compiled) })));
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            drop(unsafe { Box::from_raw(compiled) })
+        }));
     }
 }
 
@@ -130,9 +139,15 @@ pub unsafe extern "C" fn edge_template_free(compiled: *mut Template) {
 /// `buffer` was filled by this library, or is zeroed, or null.
 #[no_mangle]
 pub unsafe extern "C" fn edge_buffer_free(buffer: *mut EdgeBuffer) {
-    let Some(buffer) = (unsafe { buffer.as_mut() }) else { return };
+    let Some(buffer) = (unsafe { buffer.as_mut() }) else {
+        return;
+    };
     if !buffer.data.is_null() {
         drop(unsafe { Vec::from_raw_parts(buffer.data, buffer.size, buffer.capacity) });
     }
-    *buffer = EdgeBuffer { data: std::ptr::null_mut(), size: 0, capacity: 0 };
+    *buffer = EdgeBuffer {
+        data: std::ptr::null_mut(),
+        size: 0,
+        capacity: 0,
+    };
 }

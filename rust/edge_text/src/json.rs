@@ -25,7 +25,11 @@ fn indent_of(value: &Value) -> Result<Option<String>, Error> {
         return Ok(None);
     }
     if let Some(text) = value.as_str() {
-        return if text.len() <= MAX_INDENT { Ok(Some(text.into())) } else { Err(bad("tojson: indent is too wide")) };
+        return if text.len() <= MAX_INDENT {
+            Ok(Some(text.into()))
+        } else {
+            Err(bad("tojson: indent is too wide"))
+        };
     }
     match value.as_i64() {
         Some(n) if n <= MAX_INDENT as i64 => Ok(Some(" ".repeat(n.max(0) as usize))),
@@ -43,14 +47,21 @@ impl Style {
                 return kwargs.get::<Value>(name);
             }
             if lone_indent {
-                return Ok(if name == "indent" { args[0].clone() } else { Value::UNDEFINED });
+                return Ok(if name == "indent" {
+                    args[0].clone()
+                } else {
+                    Value::UNDEFINED
+                });
             }
             Ok(args.get(position).cloned().unwrap_or(Value::UNDEFINED))
         };
         let indent = indent_of(&named("indent", 1)?)?;
         let separators = named("separators", 2)?;
         let (item, key) = if separators.is_none() || separators.is_undefined() {
-            (if indent.is_some() { "," } else { ", " }.to_string(), ": ".to_string())
+            (
+                if indent.is_some() { "," } else { ", " }.to_string(),
+                ": ".to_string(),
+            )
         } else {
             let part = |i: usize| -> Result<String, Error> {
                 let text = separators.get_item(&Value::from(i))?;
@@ -74,7 +85,12 @@ impl Style {
 }
 
 pub fn dump(state: &State, value: &Value, style: &Style) -> Result<String, Error> {
-    let mut writer = Writer { state, style, out: String::new(), charged: 0 };
+    let mut writer = Writer {
+        state,
+        style,
+        out: String::new(),
+        charged: 0,
+    };
     writer.value(value, 0)?;
     Ok(writer.out)
 }
@@ -101,12 +117,18 @@ impl Writer<'_, '_, '_> {
         match value.kind() {
             // Python refuses an undefined value here; other engines that models were tuned with write null, and so does this one.
             ValueKind::None | ValueKind::Undefined => self.out.push_str("null"),
-            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Bool => self
+                .out
+                .push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => self.number(value),
             ValueKind::String => self.string(value.as_str().unwrap_or_default()),
             ValueKind::Seq | ValueKind::Iterable => self.list(value, depth)?,
             ValueKind::Map => self.map(value, depth)?,
-            kind => return Err(bad(format!("tojson: a value of type {kind} is not JSON serializable"))),
+            kind => {
+                return Err(bad(format!(
+                    "tojson: a value of type {kind} is not JSON serializable"
+                )))
+            }
         }
         Ok(())
     }
@@ -135,7 +157,10 @@ impl Writer<'_, '_, '_> {
                 '\u{c}' => self.out.push_str("\\f"),
                 c if (c as u32) < 0x20 => self.out.push_str(&format!("\\u{:04x}", c as u32)),
                 // The noncharacters that mark user text (src/text/user_text_marker.h) must stay what they are.
-                c if self.style.ensure_ascii && !c.is_ascii() && !('\u{fdd0}'..='\u{fdef}').contains(&c) => {
+                c if self.style.ensure_ascii
+                    && !c.is_ascii()
+                    && !('\u{fdd0}'..='\u{fdef}').contains(&c) =>
+                {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         self.out.push_str(&format!("\\u{unit:04x}"));
                     }
@@ -215,10 +240,18 @@ pub fn python_float(x: f64) -> String {
         let text = format!("{x:e}");
         let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
         let exponent: i32 = exponent.parse().unwrap_or(0);
-        return format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.abs());
+        return format!(
+            "{digits}e{}{:02}",
+            if exponent < 0 { '-' } else { '+' },
+            exponent.abs()
+        );
     }
     let text = format!("{x}");
-    if text.contains('.') { text } else { text + ".0" }
+    if text.contains('.') {
+        text
+    } else {
+        text + ".0"
+    }
 }
 
 #[cfg(test)]
@@ -227,7 +260,14 @@ mod tests {
 
     #[test]
     fn floats_print_as_python_prints_them() {
-        for (x, text) in [(1.0, "1.0"), (0.5, "0.5"), (1e16, "1e+16"), (1.5e-7, "1.5e-07"), (123456.789, "123456.789"), (-0.0, "-0.0")] {
+        for (x, text) in [
+            (1.0, "1.0"),
+            (0.5, "0.5"),
+            (1e16, "1e+16"),
+            (1.5e-7, "1.5e-07"),
+            (123456.789, "123456.789"),
+            (-0.0, "-0.0"),
+        ] {
             assert_eq!(python_float(x), text);
         }
     }

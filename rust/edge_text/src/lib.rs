@@ -7,6 +7,6 @@ mod source;
 mod template;
 mod time;
 
-pub use template::{Failure, Limits, Template};
 /// A program may link only one Rust static library: tie-cloud-app finds the grammar compiler in this one.
 pub use edge_grammar as grammar;
+pub use template::{Failure, Limits, Template};

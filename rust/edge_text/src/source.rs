@@ -8,7 +8,7 @@
 /// One tag or the text between two.
 enum Part<'a> {
     Text(&'a str),
-    Block(&'a str),      // with its delimiters
+    Block(&'a str), // with its delimiters
     Expression(&'a str),
 }
 
@@ -25,7 +25,9 @@ fn tag_end(source: &str, close: &str) -> Option<usize> {
                 }
                 at += 1;
             }
-            _ if source.as_bytes()[at..].starts_with(close.as_bytes()) => return Some(at + close.len()),
+            _ if source.as_bytes()[at..].starts_with(close.as_bytes()) => {
+                return Some(at + close.len())
+            }
             _ => at += 1,
         }
     }
@@ -118,7 +120,9 @@ fn block(tag: &str) -> Option<String> {
     }
     let equals = body.find('=')?;
     let (target, value) = (&body[..equals], &body[equals + 1..]);
-    let is_target = target.chars().all(|c| c.is_alphanumeric() || c.is_whitespace() || "_.,()".contains(c));
+    let is_target = target
+        .chars()
+        .all(|c| c.is_alphanumeric() || c.is_whitespace() || "_.,()".contains(c));
     if !target.contains('.') || !is_target || value.starts_with('=') {
         return None;
     }
@@ -131,17 +135,27 @@ fn expression(tag: &str) -> Option<String> {
     let plus = top_level(text, b'+');
     let first = text[..*plus.first()?].trim_end();
     let filter = first.rfind('|')?;
-    if first[filter + 1..].trim() != "safe" || [b'~', b'*', b'/', b'%', b'=', b'<', b'>'].iter().any(|op| !top_level(text, *op).is_empty()) {
+    if first[filter + 1..].trim() != "safe"
+        || [b'~', b'*', b'/', b'%', b'=', b'<', b'>']
+            .iter()
+            .any(|op| !top_level(text, *op).is_empty())
+    {
         return None;
     }
-    if text.split_whitespace().any(|word| matches!(word, "if" | "and" | "or" | "not" | "in" | "is")) {
+    if text
+        .split_whitespace()
+        .any(|word| matches!(word, "if" | "and" | "or" | "not" | "in" | "is"))
+    {
         return None;
     }
     let mut operands = Vec::new();
     for (i, from) in plus.iter().enumerate() {
         operands.push(text[from + 1..plus.get(i + 1).copied().unwrap_or(text.len())].trim());
     }
-    Some(with_inner(tag, &format!("{first}|_markup({}) ", operands.join(", "))))
+    Some(with_inner(
+        tag,
+        &format!("{first}|_markup({}) ", operands.join(", ")),
+    ))
 }
 
 pub fn prepare(source: &str) -> String {
@@ -166,16 +180,40 @@ mod tests {
 
     #[test]
     fn leaves_ordinary_text_alone() {
-        for text in ["", "a { b } {{ x }} {% if a %}{% endif %}", "{# {% set ns.x = 1 %} #}", "{% raw %}{% set ns.x = 1 %}{% endraw %}", "{{ '}}' }}", "{% set x = 1 %}",
-            "{{ a + b }}", "{% broken", "{{ unfinished", "{% set ns.x == 1 %}", "{%", "{", "{%%}", "{{}}", "é{é"] {
+        for text in [
+            "",
+            "a { b } {{ x }} {% if a %}{% endif %}",
+            "{# {% set ns.x = 1 %} #}",
+            "{% raw %}{% set ns.x = 1 %}{% endraw %}",
+            "{{ '}}' }}",
+            "{% set x = 1 %}",
+            "{{ a + b }}",
+            "{% broken",
+            "{{ unfinished",
+            "{% set ns.x == 1 %}",
+            "{%",
+            "{",
+            "{%%}",
+            "{{}}",
+            "é{é",
+        ] {
             assert_eq!(prepare(text), text);
         }
     }
 
     #[test]
     fn rewrites_what_it_should() {
-        assert_eq!(prepare("a{%- set ns.x = [ns.x, '%}'] -%}b"), "a{%- set  ns.x = ( [ns.x, '%}'] )|_kept -%}b");
-        assert_eq!(prepare("{%- generation -%}x{% endgeneration %}"), "{%- if true -%}x{% endif %}");
-        assert_eq!(prepare("{{ 'a'|safe + b + c|tojson }}"), "{{ 'a'|safe|_markup(b, c|tojson) }}");
+        assert_eq!(
+            prepare("a{%- set ns.x = [ns.x, '%}'] -%}b"),
+            "a{%- set  ns.x = ( [ns.x, '%}'] )|_kept -%}b"
+        );
+        assert_eq!(
+            prepare("{%- generation -%}x{% endgeneration %}"),
+            "{%- if true -%}x{% endif %}"
+        );
+        assert_eq!(
+            prepare("{{ 'a'|safe + b + c|tojson }}"),
+            "{{ 'a'|safe|_markup(b, c|tojson) }}"
+        );
     }
 }

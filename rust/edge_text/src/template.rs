@@ -149,21 +149,29 @@ impl Template {
 
     pub fn render(&self, context_json: &str, now_unix_s: i64) -> Result<String, Failure> {
         if context_json.len() > MAX_CONTEXT_BYTES {
-            return Err(Failure::TooLarge("the conversation is too large for a template".into()));
+            return Err(Failure::TooLarge(
+                "the conversation is too large for a template".into(),
+            ));
         }
         self.now.store(now_unix_s, Ordering::Relaxed);
         let context: Value = serde_json::from_str(context_json)
             .map_err(|e| Failure::BadInput(format!("template variables: {e}")))?;
-        let template = self.environment.get_template(NAME).map_err(|e| failure_of(&e))?;
+        let template = self
+            .environment
+            .get_template(NAME)
+            .map_err(|e| failure_of(&e))?;
         let mut out = Bounded {
             text: Vec::with_capacity(context_json.len().min(self.max_output_bytes)),
             left: self.max_output_bytes,
         };
         let result = template.render_captured_to(context, &mut out).map(drop);
         if out.left == 0 && result.is_err() {
-            return Err(Failure::TooLarge("the template wrote more than its output limit".into()));
+            return Err(Failure::TooLarge(
+                "the template wrote more than its output limit".into(),
+            ));
         }
         result.map_err(|e| failure_of(&e))?;
-        String::from_utf8(out.text).map_err(|_| Failure::BadInput("the template wrote invalid text".into()))
+        String::from_utf8(out.text)
+            .map_err(|_| Failure::BadInput("the template wrote invalid text".into()))
     }
 }

@@ -28,7 +28,9 @@ struct TextOptions {
   int64_t now = 0;
 };
 
-ByteView view(const os::Mapping& file) { return {reinterpret_cast<const uint8_t*>(file.bytes().data()), file.size()}; }
+ByteView view(const os::Mapping& file) {
+  return {reinterpret_cast<const uint8_t*>(file.bytes().data()), file.size()};
+}
 
 Result<std::string> read_standard_input() {
   std::string out;
@@ -67,7 +69,9 @@ std::string template_of_config(std::string_view config) {
   if (found.is_string()) return found.get<std::string>();
   if (!found.is_array()) return {};
   for (const Json& one : found)
-    if (one.is_object() && one.value("name", Json()) == "default" && one.contains("template") && one["template"].is_string()) return one["template"].get<std::string>();
+    if (one.is_object() && one.value("name", Json()) == "default" && one.contains("template") &&
+        one["template"].is_string())
+      return one["template"].get<std::string>();
   return {};
 }
 
@@ -124,7 +128,8 @@ Result<std::vector<text::TokenId>> parse_ids(std::string_view text) {
     const std::string item(text.substr(at, end - at));
     char* rest = nullptr;
     const long value = std::strtol(item.c_str(), &rest, 10);
-    if (*rest != 0 || value < 0 || value > INT32_MAX) return fail(Code::kBadRequest, fmt::format("\"{}\" is not a token id", item.substr(0, 40)));
+    if (*rest != 0 || value < 0 || value > INT32_MAX)
+      return fail(Code::kBadRequest, fmt::format("\"{}\" is not a token id", item.substr(0, 40)));
     ids.push_back(static_cast<text::TokenId>(value));
     at = end;
   }
@@ -136,7 +141,9 @@ Result<void> detokenize(const TextOptions& o) {
   TIE_TRY(const std::string input, read_standard_input());
   TIE_TRY(const auto ids, parse_ids(input));
   for (text::TokenId id : ids)
-    if (static_cast<uint32_t>(id) >= open.vocab->size()) return fail(Code::kBadRequest, fmt::format("token id {} is outside the vocabulary of {}", id, open.vocab->size()));
+    if (static_cast<uint32_t>(id) >= open.vocab->size())
+      return fail(Code::kBadRequest,
+                  fmt::format("token id {} is outside the vocabulary of {}", id, open.vocab->size()));
   const std::string text = text::detokenize(*open.vocab, ids, {.show_control = !o.skip_special, .at_start = true});
   std::fwrite(text.data(), 1, text.size(), stdout);
   return {};
@@ -150,10 +157,12 @@ Result<text::ChatInput> parse_input(std::string_view input) {
     out.messages_json = parsed.dump();
     return out;
   }
-  if (!parsed.is_object() || !parsed.contains("messages")) return fail(Code::kBadRequest, "expected a JSON list of messages, or an object with \"messages\"");
+  if (!parsed.is_object() || !parsed.contains("messages"))
+    return fail(Code::kBadRequest, "expected a JSON list of messages, or an object with \"messages\"");
   out.messages_json = parsed["messages"].dump();
   if (parsed.contains("tools")) out.tools_json = parsed["tools"].dump();
-  if (parsed.contains("add_generation_prompt") && parsed["add_generation_prompt"].is_boolean()) out.add_generation_prompt = parsed["add_generation_prompt"];
+  if (parsed.contains("add_generation_prompt") && parsed["add_generation_prompt"].is_boolean())
+    out.add_generation_prompt = parsed["add_generation_prompt"];
   for (const char* known : {"messages", "tools", "add_generation_prompt"}) parsed.erase(known);
   out.extra_json = parsed.dump();
   return out;
@@ -218,7 +227,8 @@ void add_text_commands(CLI::App& app) {
   add_vocabulary(*command, *o);
   command->add_option("--template", o->chat_template, "chat template file instead of the model's own");
   command->add_flag("--ids", o->ids, "print the prompt's token ids, as the node computes them");
-  command->add_flag("--as-served", o->as_served, "adapt the messages as the node does (join text parts, open tool-call arguments)");
+  command->add_flag("--as-served", o->as_served,
+                    "adapt the messages as the node does (join text parts, open tool-call arguments)");
   command->add_option("--now", o->now, "clock for the template, seconds since 1970 (default: the present)");
   on_run(*command, o, render);
 }

@@ -1,5 +1,5 @@
-// `tie tokenize`, `tie detokenize`, `tie render`: a vocabulary and its chat template tried on this machine, without a node. For checking ids
-// against other tokenizers. Target: tie_cli_text.
+// `tie tokenize`, `tie detokenize`, `tie render`: a vocabulary and its chat template tried on this machine, without a
+// node. For checking ids against other tokenizers. Target: tie_cli_text.
 #pragma once
 
 namespace CLI {
@@ -8,8 +8,8 @@ class App;
 
 namespace tie::cli {
 
-// Adds the three subcommands. Each reads standard input and prints to standard output; on failure it prints a sentence on standard error and
-// ends the program with CLI::RuntimeError(1).
+// Adds the three subcommands. Each reads standard input and prints to standard output; on failure it prints a sentence
+// on standard error and ends the program with CLI::RuntimeError(1).
 void add_text_commands(CLI::App& app);
 
 }  // namespace tie::cli
