@@ -168,7 +168,7 @@ Result<Perplexity> measure_perplexity(const PerplexityOptions& options, const st
   TIE_TRY(std::vector<int32_t> ids, text.tokenizer->tokenize(as_text(view(words)), {.parse_special = false, .add_special = true}));
   if (options.context < 4 || ids.size() < options.context)
     return fail(Code::kBadRequest, fmt::format("the text has {} tokens, fewer than one context of {}", ids.size(), options.context));
-  TIE_TRY(auto model, open_model(file, o, std::min(options.context, 256u), options.context));
+  TIE_TRY(auto model, open_model(file, o, 64, options.context));
   Score score;
   for (size_t chunk = 0; chunk < ids.size() / options.context; ++chunk) {
     score.chunk = std::span(ids).subspan(chunk * options.context, options.context);

@@ -73,14 +73,16 @@ Result<std::span<float>> SingleSequence::append(std::span<const int32_t> tokens)
 
 Result<void> SingleSequence::append_each(std::span<const int32_t> tokens, uint32_t first_visited, void (*visit)(void*, uint32_t, std::span<float>), void* context) {
   State& s = *state_;
-  const uint32_t step = std::min(s.options.chunk_rows, s.options.logit_rows);
-  for (uint32_t at = 0; at < tokens.size(); at += step) {
-    const auto chunk = tokens.subspan(at, std::min<size_t>(step, tokens.size() - at));
+  for (uint32_t at = 0; at < tokens.size();) {
+    uint32_t n = std::min<uint32_t>(s.options.chunk_rows, static_cast<uint32_t>(tokens.size()) - at);
+    n = std::min(n, at < first_visited ? first_visited - at : s.options.logit_rows);
+    const auto chunk = tokens.subspan(at, n);
     std::vector<uint32_t> rows;
     for (uint32_t i = 0; i < chunk.size(); ++i)
       if (at + i >= first_visited) rows.push_back(i);
     TIE_TRY(const Logits logits, s.forward(chunk, rows));
     for (uint32_t i = 0; i < rows.size(); ++i) visit(context, at + rows[i], logits.row(i));
+    at += n;
   }
   return {};
 }

@@ -19,7 +19,7 @@ struct SingleSequenceOptions {
   std::string kernels;           // empty = the best
   uint32_t max_tokens = 4096;    // of the sequence; at most the model's context
   uint32_t chunk_rows = 512;     // rows of one forward pass
-  uint32_t logit_rows = 512;
+  uint32_t logit_rows = 64;     // rows of logits kept at a time
   KvType kv_type = KvType::kF16;
 };
 

@@ -3,23 +3,23 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstring>
-#include <new>
 
 namespace tie::bones {
 
 bool Arena::allocate() {
   constexpr size_t kHuge = size_t{2} << 20;
-  const size_t bytes = (used_ + kHuge - 1) / kHuge * kHuge;
-  memory_.reset(static_cast<std::byte*>(::operator new[](bytes, std::align_val_t{kHuge}, std::nothrow)));
-  if (!memory_) return false;
-  madvise(memory_.get(), bytes, MADV_HUGEPAGE);  // a hint; refusal is harmless
-  std::memset(memory_.get(), 0, bytes);
+  memory_bytes_ = (used_ + kHuge - 1) / kHuge * kHuge + kHuge;
+  void* raw = mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);  // zeroed; paid for when touched
+  if (raw == MAP_FAILED) return false;
+  memory_.reset(static_cast<std::byte*>(raw));
+  memory_.get_deleter().bytes = memory_bytes_;
+  madvise(raw, memory_bytes_, MADV_HUGEPAGE);  // a hint; refusal is harmless
+  start_ = memory_.get() + (kHuge - reinterpret_cast<uintptr_t>(raw) % kHuge) % kHuge;
   used_ = 0;
   return true;
 }
 
-void Arena::Free::operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{size_t{2} << 20}); }
+void UnmapMemory::operator()(std::byte* p) const { munmap(p, bytes); }
 
 Activations take_activations(Arena& arena, uint32_t max_rows, uint32_t k) {
   const size_t rows = std::max<size_t>(kMaxTileRows, (max_rows + 5) / 6 * 6), per_row = k / kBlock;

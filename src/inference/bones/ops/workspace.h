@@ -11,6 +11,11 @@
 
 namespace tie::bones {
 
+struct UnmapMemory {
+  size_t bytes = 0;
+  void operator()(std::byte* p) const;
+};
+
 // Hands out aligned pieces of one allocation: first pass (no memory) counts, second pass gives pointers.
 class Arena {
  public:
@@ -18,15 +23,15 @@ class Arena {
   T* take(size_t count) {
     const size_t at = used_;
     used_ += (count * sizeof(T) + 127) / 64 * 64;
-    return memory_ ? reinterpret_cast<T*>(memory_.get() + at) : nullptr;
+    return start_ ? reinterpret_cast<T*>(start_ + at) : nullptr;
   }
   bool allocate();  // after the counting pass; false when there is no memory
   size_t used() const { return used_; }
 
  private:
-  struct Free { void operator()(std::byte* p) const; };
-  std::unique_ptr<std::byte[], Free> memory_;
-  size_t used_ = 0;
+  std::unique_ptr<std::byte[], UnmapMemory> memory_;
+  std::byte* start_ = nullptr;
+  size_t memory_bytes_ = 0, used_ = 0;
 };
 
 inline uint32_t rows_per_tile(uint32_t rows) { return rows <= kMaxTileRows ? rows : 6; }

@@ -21,6 +21,8 @@ struct V {
   static V sub(V x, V y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
   static V mul(V x, V y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
   static V div(V x, V y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+  static __m256 guess_half(__m256 x) { return _mm256_castsi256_ps(_mm256_sub_epi32(_mm256_set1_epi32(0x7ef311c7), _mm256_castps_si256(x))); }
+  static V reciprocal_guess(V a) { return {guess_half(a.a), guess_half(a.b)}; }
   static V fma(V x, V y, V z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
   static V max(V x, V y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
   static V min(V x, V y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
@@ -60,15 +62,16 @@ struct V {
     const __m256i ordered = _mm256_permute4x64_epi64(words, 0xd8);
     return _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
   }
-  // Nearest-even int8 codes of 32 scaled values, and the sums of their halves.
-  static void to_codes(V a, V b, uint32_t* codes, int32_t& low, int32_t& high) {
-    const __m128i x = code_bytes(a), y = code_bytes(b), flip = _mm_set1_epi8(static_cast<char>(0x80));
-    const __m128i sx = _mm_sad_epu8(_mm_xor_si128(x, flip), _mm_setzero_si128()), sy = _mm_sad_epu8(_mm_xor_si128(y, flip), _mm_setzero_si128());
-    const __m128i sums = _mm_add_epi32(_mm_unpacklo_epi64(sx, sy), _mm_unpackhi_epi64(sx, sy));
-    _mm_store_si128(reinterpret_cast<__m128i*>(codes), x);
-    _mm_store_si128(reinterpret_cast<__m128i*>(codes) + 1, y);
-    low = _mm_cvtsi128_si32(sums) - 16 * 128;
-    high = _mm_extract_epi32(sums, 2) - 16 * 128;
+  // Nearest-even int8 codes of 32 scaled values, and the sums of their halves. Through memory on purpose: picked out of registers, the words and sums
+  // would all queue for the one shuffle port.
+  static void to_codes(V a, V b, uint32_t (&codes)[8], int32_t& low, int32_t& high) {
+    const __m256i bytes = _mm256_inserti128_si256(_mm256_castsi128_si256(code_bytes(a)), code_bytes(b), 1);
+    alignas(32) uint64_t sums[4];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(codes), bytes);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(sums), _mm256_sad_epu8(_mm256_xor_si256(bytes, _mm256_set1_epi8(static_cast<char>(0x80))), _mm256_setzero_si256()));
+    asm("" : "+m"(codes), "+m"(sums));
+    low = static_cast<int32_t>(sums[0] + sums[1]) - 16 * 128;
+    high = static_cast<int32_t>(sums[2] + sums[3]) - 16 * 128;
   }
   static __m256 half8(__m128i raw) { return _mm256_cvtph_ps(raw); }
   static __m256 brain8(__m128i raw) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(raw), 16)); }

@@ -12,6 +12,7 @@ struct V {
   static V sub(V a, V b) { return {_mm512_sub_ps(a.v, b.v)}; }
   static V mul(V a, V b) { return {_mm512_mul_ps(a.v, b.v)}; }
   static V div(V a, V b) { return {_mm512_div_ps(a.v, b.v)}; }
+  static V reciprocal_guess(V a) { return {_mm512_castsi512_ps(_mm512_sub_epi32(_mm512_set1_epi32(0x7ef311c7), _mm512_castps_si512(a.v)))}; }
   static V fma(V a, V b, V c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
   static V max(V a, V b) { return {_mm512_max_ps(a.v, b.v)}; }
   static V min(V a, V b) { return {_mm512_min_ps(a.v, b.v)}; }
@@ -36,16 +37,16 @@ struct V {
   static float fold_max(V a) { return _mm512_reduce_max_ps(a.v); }
   static float scalar_sqrt(float f) { return _mm_cvtss_f32(_mm_sqrt_ss(_mm_set_ss(f))); }
   static float scalar_fma(float a, float b, float c) { return _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(a), _mm_set_ss(b), _mm_set_ss(c))); }
-  // Nearest-even int8 codes of 32 scaled values, and the sums of their halves.
-  static void to_codes(V a, V b, uint32_t* codes, int32_t& low, int32_t& high) {
-    const __m128i x = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v)), y = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(b.v));
-    const __m128i flip = _mm_set1_epi8(static_cast<char>(0x80));
-    const __m128i sx = _mm_sad_epu8(_mm_xor_si128(x, flip), _mm_setzero_si128()), sy = _mm_sad_epu8(_mm_xor_si128(y, flip), _mm_setzero_si128());
-    const __m128i sums = _mm_add_epi32(_mm_unpacklo_epi64(sx, sy), _mm_unpackhi_epi64(sx, sy));
-    _mm_store_si128(reinterpret_cast<__m128i*>(codes), x);
-    _mm_store_si128(reinterpret_cast<__m128i*>(codes) + 1, y);
-    low = _mm_cvtsi128_si32(sums) - 16 * 128;
-    high = _mm_extract_epi32(sums, 2) - 16 * 128;
+  // Nearest-even int8 codes of 32 scaled values, and the sums of their halves. Through memory on purpose: picked out of registers, the words and sums
+  // would all queue for the one shuffle port.
+  static void to_codes(V a, V b, uint32_t (&codes)[8], int32_t& low, int32_t& high) {
+    const __m256i bytes = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v))), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(b.v)), 1);
+    alignas(32) uint64_t sums[4];
+    _mm256_store_si256(reinterpret_cast<__m256i*>(codes), bytes);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(sums), _mm256_sad_epu8(_mm256_xor_si256(bytes, _mm256_set1_epi8(static_cast<char>(0x80))), _mm256_setzero_si256()));
+    asm("" : "+m"(codes), "+m"(sums));
+    low = static_cast<int32_t>(sums[0] + sums[1]) - 16 * 128;
+    high = static_cast<int32_t>(sums[2] + sums[3]) - 16 * 128;
   }
   template <bool Bf16>
   static V load_kv16(const std::byte* p) {
