@@ -7,7 +7,7 @@
 namespace tie::text {
 namespace {
 
-constexpr size_t kMaxDangling = 64;
+constexpr size_t kMaxDangling = 1024;
 constexpr size_t kMaxControlBytes = 256;  // longest end of a literal that is looked at
 
 bool is_space(char c) {
