@@ -102,7 +102,7 @@ int ask(const AskOptions& o) {
   } else {
     if (!answer.text.ends_with('\n')) fmt::print("\n");
     std::fflush(stdout);
-    if (o.stats) print_stats(answer);
+    if (o.stats && answer.error.code == Code::kOk) print_stats(answer);
     if (::isatty(STDERR_FILENO) || o.stats) fmt::print(stderr, "[{}]\n", (*node)->summary());
   }
   return finish(answer);
@@ -182,7 +182,7 @@ class Chat {
       return;
     }
     *history.Add() = message_of("assistant", answer.text);
-    if (options_.stats) print_stats(answer);
+    if (options_.stats && answer.error.code == Code::kOk) print_stats(answer);
   }
 
   const AskOptions& options_;

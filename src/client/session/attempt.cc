@@ -51,11 +51,19 @@ Result<std::unique_ptr<Attempt>> Attempt::start(NodeLink& link, const VerifiedNo
   return attempt;
 }
 
-// Each operation is waited for before the next begins, so the queue never holds more than one. The call's deadline bounds the wait.
+// Each operation is waited for before the next begins, so the queue never holds more than one. The call's deadline bounds the wait, and
+// a node that has vanished without a word is noticed after a while of silence.
 bool Attempt::wait_for_operation() {
   void* tag = nullptr;
   bool ok = false;
-  return queue_.Next(&tag, &ok) && ok;
+  for (;;) {
+    auto limit = std::chrono::system_clock::now() + std::chrono::milliseconds(kSilenceMs);
+    auto next = queue_.AsyncNext(&tag, &ok, limit);
+    if (next != grpc::CompletionQueue::TIMEOUT) return next == grpc::CompletionQueue::GOT_EVENT && ok;
+    if (vanished_ || link_.is_alive(kAliveTimeoutMs)) continue;
+    vanished_ = true;
+    context_.TryCancel();
+  }
 }
 
 Error Attempt::finish_error() {
@@ -63,6 +71,7 @@ Error Attempt::finish_error() {
   stream_->Finish(&status, this);
   wait_for_operation();
   finished_ = true;
+  if (vanished_) return {Code::kRuntimeLost, "the node at " + link_.node() + " no longer answers"};
   if (status.ok()) return {Code::kRuntimeLost, "the node closed the stream before the answer's authenticated end"};
   return error_of(status, context_, link_.node());
 }

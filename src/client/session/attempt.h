@@ -46,7 +46,7 @@ class Attempt {
   std::optional<crypto::SealedRequest> sealed_;
   std::optional<crypto::ResponseOpener> opener_;
   v1::InvokeResponse incoming_;
-  bool acknowledged_ = false, final_seen_ = false, finished_ = false, discarding_ = false;
+  bool acknowledged_ = false, final_seen_ = false, finished_ = false, discarding_ = false, vanished_ = false;
 };
 
 }  // namespace tie::client

@@ -16,8 +16,7 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& node) {
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
-  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
+  // No gRPC keepalive: it re-arms a timer at every event. Attempt asks is_alive() when a stream has been silent.
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // events are small: probing would answer each with a ping
   args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -39,6 +38,14 @@ Result<v1::AttestationBundle> NodeLink::fetch_attestation(ByteView challenge, in
   grpc::Status status = stub_->FetchAttestation(&context, request, &bundle);
   if (!status.ok()) return std::unexpected(error_of(status, context, node_));
   return bundle;
+}
+
+bool NodeLink::is_alive(int64_t timeout_ms) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
+  v1::AttestationBundle published;
+  grpc::Status status = stub_->FetchAttestation(&context, {}, &published);
+  return status.error_code() != grpc::StatusCode::UNAVAILABLE && status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED;
 }
 
 }  // namespace tie::client

@@ -14,6 +14,8 @@ class NodeLink {
   v1::CloudBoard::StubInterface& stub() { return *stub_; }
   const std::string& node() const { return node_; }
   Result<v1::AttestationBundle> fetch_attestation(ByteView challenge, int64_t timeout_ms);
+  // Whether anything answers there; for a stream that has been silent.
+  bool is_alive(int64_t timeout_ms);
 
  private:
   std::string node_;
