@@ -1,0 +1,66 @@
+#include "inference/bones/thread_pool.h"
+
+#include <gtest/gtest.h>
+#include <time.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+namespace tie::bones {
+namespace {
+
+double process_cpu_seconds() {
+  timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+TEST(ThreadPool, RunsTheBodyOnceOnEveryThread) {
+  for (uint32_t n : {1u, 2u, 3u, 5u}) {
+    ThreadPool pool({n});
+    EXPECT_EQ(pool.size(), n);
+    for (int round = 0; round < 200; ++round) {
+      std::vector<int> calls(n, 0);
+      auto body = [&](uint32_t thread) { ++calls[thread]; };
+      pool.run(body);
+      EXPECT_EQ(calls, std::vector<int>(n, 1));
+    }
+  }
+}
+
+TEST(ThreadPool, WritesBeforeABarrierAreSeenAfterIt) {
+  constexpr uint32_t kThreads = 3, kRounds = 2000;
+  ThreadPool pool({kThreads});
+  uint32_t values[kThreads][16] = {};
+  std::atomic<uint32_t> wrong{0};
+  auto body = [&](uint32_t thread) {
+    for (uint32_t round = 1; round <= kRounds; ++round) {
+      values[thread][0] = round;
+      pool.barrier();
+      for (const auto& value : values) wrong += value[0] != round;
+      pool.barrier();
+    }
+  };
+  pool.run(body);
+  EXPECT_EQ(wrong.load(), 0u);
+}
+
+TEST(ThreadPool, WakesWorkersThatSleepAndUsesNoCpuMeanwhile) {
+  ThreadPool pool({.n_threads = 3, .idle_spin_us = 10});
+  std::atomic<uint32_t> calls{0};
+  auto body = [&](uint32_t) { ++calls; };
+  pool.run(body);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const double before = process_cpu_seconds();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_LT(process_cpu_seconds() - before, 0.05);
+  for (int i = 0; i < 50; ++i) {
+    pool.run(body);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // long enough to fall asleep again
+  }
+  EXPECT_EQ(calls.load(), 3u * 51);
+}
+
+}  // namespace
+}  // namespace tie::bones
