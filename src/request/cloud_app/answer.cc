@@ -33,15 +33,19 @@ void mend_end(std::string& text) {
   text += "\xEF\xBF\xBD";
 }
 
-const char* finish_reason(const std::string& runtime) { return runtime == "length" ? "length" : "stop"; }
-
-void set_text(v1::TokenLogprob& out, const text::Vocab& vocab) { out.set_token_bytes(to_string(token_bytes_for_logprobs(vocab, out.token_id()))); }
+void set_bytes(v1::TokenLogprob& out, const text::Vocab& vocab) { out.set_token_bytes(to_string(token_bytes_for_logprobs(vocab, out.token_id()))); }
 
 }  // namespace
 
 Answer::Answer(const ServedModel& model, const v1::SamplingParams& sampling, Emit emit)
     : model_(model), stops_(sampling.stop().begin(), sampling.stop().end()), emit_(std::move(emit)) {
   for (int i = 0; i < std::max(sampling.n(), 1); ++i) samples_.push_back({text::Detokenizer(*model.vocab)});
+}
+
+void Answer::split_calls(const v1::InferenceRequest& request, CallsWanted wanted) {
+  std::vector<std::string> names;
+  for (const auto& tool : request.tools()) names.push_back(tool.name());
+  for (Sample& sample : samples_) sample.splitter.emplace(model_.tool_syntax, names, wanted);
 }
 
 void Answer::send(v1::InferenceEvent& event) {
@@ -76,15 +80,16 @@ Checked<void> Answer::add(const RuntimeEvent& event) {
       return refuse(event.finish == "error" ? Code::kInternal : Code::kCancelled, "The runtime ended the request.");
     out.set_sample_index(event.sample);
     std::string stop;
-    out.set_text(text_of(sample, event, stop));
+    sample.finished = !event.finish.empty();
+    set_text(sample, text_of(sample, event, stop), out);
     add_logprobs(event, out);
-    if (!event.finish.empty()) {
-      sample.finished = true;
+    if (sample.finished) {
       ++finished_;
-      out.set_finish_reason(finish_reason(event.finish));
+      bool called = sample.splitter && sample.splitter->calls() > 0;
+      out.set_finish_reason(event.finish == "length" ? "length" : called ? "tool_calls" : "stop");
       out.set_matched_stop(stop);
     }
-    worth_sending = !out.text().empty() || out.logprobs_size() > 0 || sample.finished;
+    worth_sending = !out.text().empty() || out.tool_calls_size() > 0 || out.logprobs_size() > 0 || sample.finished;
   }
   if (event.has_usage) {
     out.mutable_usage()->set_prompt_tokens(event.usage.prompt_tokens());
@@ -96,10 +101,34 @@ Checked<void> Answer::add(const RuntimeEvent& event) {
   return {};
 }
 
+// A control token has no text, but where it is a call's marker the splitter has to see it.
+std::string Answer::push(Sample& sample, int32_t id) const {
+  std::string text = sample.detokenizer.push(id);
+  if (!sample.splitter) return text;
+  if (id == model_.tool_syntax.open_token) text += model_.tool_syntax.open;
+  if (id == model_.tool_syntax.close_token) text += model_.tool_syntax.close;
+  return text;
+}
+
+void Answer::set_text(Sample& sample, std::string text, v1::InferenceEvent& out) const {
+  if (!sample.splitter) return out.set_text(std::move(text));
+  SplitOutput parts;
+  sample.splitter->push(text, parts);
+  if (sample.finished) sample.splitter->finish(parts);
+  out.set_text(std::move(parts.text));
+  for (CallFragment& part : parts.calls) {
+    auto& delta = *out.add_tool_calls();
+    delta.set_index(part.index);
+    delta.set_id(std::move(part.id));
+    delta.set_name(std::move(part.name));
+    delta.set_arguments_fragment(std::move(part.arguments));
+  }
+}
+
 // Bytes of a stop match, counted from the end of everything generated, are cut before the text is let go.
 std::string Answer::text_of(Sample& sample, const RuntimeEvent& event, std::string& matched) {
   std::string text;
-  for (int32_t id : event.tokens) text += sample.detokenizer.push(id);
+  for (int32_t id : event.tokens) text += push(sample, id);
   if (event.stop_trim_bytes == 0) {
     if (!event.finish.empty()) text += sample.detokenizer.finish();
     return text;
@@ -135,7 +164,7 @@ void Answer::add_logprobs(const RuntimeEvent& event, v1::InferenceEvent& out) co
     v1::TokenLogprob& logprob = *out.add_logprobs();
     logprob.set_token_id(entry.token_id());
     logprob.set_logprob(finite(entry.logprob()));
-    set_text(logprob, *model_.vocab);
+    set_bytes(logprob, *model_.vocab);
     for (const auto& top : entry.top()) {
       auto& alternative = *logprob.add_top();
       alternative.set_token_id(top.token_id());

@@ -3,6 +3,7 @@
 // One object per request, one thread. Source: spec, "detokenizes the tokens streaming back".
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "request/cloud_app/refusal.h"
 #include "request/cloud_app/runtime_message.h"
 #include "request/cloud_app/served_model.h"
+#include "request/cloud_app/tool_call_splitter.h"
 #include "text/detokenizer.h"
 
 namespace tie::request::app {
@@ -21,6 +23,8 @@ class Answer {
   // sampling: as settled. emit is called in here only, during the calls below.
   Answer(const ServedModel& model, const v1::SamplingParams& sampling, Emit emit);
 
+  // Before anything else: the answer may hold calls of the request's tools, which are told apart from text.
+  void split_calls(const v1::InferenceRequest& request, CallsWanted wanted);
   // The prompt back, before any token, for each sample.
   void echo(std::string_view prompt);
   // kInternal when the runtime speaks of samples that do not exist, or goes on after a finish.
@@ -34,7 +38,10 @@ class Answer {
   struct Sample {
     text::Detokenizer detokenizer;
     bool finished = false;
+    std::optional<ToolCallSplitter> splitter;
   };
+  std::string push(Sample& sample, int32_t id) const;
+  void set_text(Sample& sample, std::string text, v1::InferenceEvent& out) const;
   std::string text_of(Sample& sample, const RuntimeEvent& event, std::string& matched_stop);
   void add_logprobs(const RuntimeEvent& event, v1::InferenceEvent& out) const;
   void send(v1::InferenceEvent& event);

@@ -8,6 +8,7 @@
 
 #include "os/log.h"
 #include "request/cloud_app/body_reader.h"
+#include "request/cloud_app/constraints.h"
 #include "request/cloud_app/delta_padding.h"
 #include "request/cloud_app/limits.h"
 #include "request/cloud_app/prompt_input.h"
@@ -128,9 +129,12 @@ Checked<void> App::run(const v1::InferenceRequest& request) {
   const ServedModel* model = models_.find(request.model());
   if (model == nullptr) return refuse(Code::kModelNotFound, "This node does not serve the model of that name.", "model");
   TIE_CHECK_OK(check_request(request, *model));
+  TIE_TRY(Constraint constraint, lower_constraint(request, model->tool_syntax));
+  TIE_CHECK_OK(check_constraint(request, constraint));
   TIE_TRY(PromptTokens prompt, prompt_tokens(request, *model));
   TIE_TRY(v1::SamplingParams sampling, settle_sampling(request.sampling(), *model, prompt.ids.size(), prompt_param(request)));
   Answer answer(*model, sampling, [this](const Bytes& padded) { send_event(padded); });
+  if (constraint.calls != CallsWanted::kNone) answer.split_calls(request, constraint.calls);
   if (request.sampling().echo()) answer.echo(prompt.echo);
   if (sampling.max_tokens() == 0) {
     answer.finish_empty(static_cast<uint32_t>(prompt.ids.size()));
@@ -139,8 +143,10 @@ Checked<void> App::run(const v1::InferenceRequest& request) {
   auto runtime = runtimes_.find(model->name);
   if (runtime == runtimes_.end()) return refuse(Code::kNotReady, "That model is not ready; try again shortly.", "model");
   int64_t deadline_ms = request.deadline_ms() == 0 ? kRequestDeadlineMs : std::min<int64_t>(request.deadline_ms(), kRequestDeadlineMs);
-  runtime->second->start({.model = model->name, .request_id = request_id_, .prompt = prompt.ids, .sampling = &sampling, .deadline_ms = deadline_ms});
-  return generate(*runtime->second, answer, deadline_ms);
+  runtime->second->start({.model = model->name, .request_id = request_id_, .prompt = prompt.ids, .sampling = &sampling, .grammar = constraint.grammar, .deadline_ms = deadline_ms});
+  auto done = generate(*runtime->second, answer, deadline_ms);
+  if (!done && done.error().param.empty() && done.error().message.starts_with("grammar")) done.error().param = constraint.param;
+  return done;
 }
 
 Checked<void> App::generate(RuntimeStream& runtime, Answer& answer, int64_t deadline_ms) {

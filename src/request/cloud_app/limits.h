@@ -30,6 +30,18 @@ constexpr int kMaxStopTokenIds = 64;
 constexpr int kMaxLogitBiases = 1024;
 constexpr float kMaxRepetitionPenalty = 100;
 
+constexpr int kMaxTools = 512;
+constexpr size_t kMaxToolNameBytes = 256;
+constexpr size_t kMaxToolDescriptionBytes = 64 << 10;
+constexpr size_t kMaxSchemaBytes = 256 << 10;
+constexpr size_t kMaxSchemaDepth = 100;
+constexpr size_t kMaxSchemaMembers = 10'000;           // of one object
+constexpr size_t kMaxRegexBytes = 64 << 10;
+constexpr int kMaxChoices = 4096;
+constexpr size_t kMaxGrammarBytes = 1 << 20;
+constexpr int kMaxCallsPerAnswer = 32;
+constexpr size_t kMaxCallHeadBytes = 1024;             // a model's text before a call's arguments
+
 constexpr int64_t kConnectTimeoutMs = 5'000;
 constexpr int64_t kRequestDeadlineMs = 30 * 60'000;    // whatever the client asks for, never longer
 constexpr int64_t kInputIdleMs = 60'000;               // the helper and cloudboardd watch the client more closely

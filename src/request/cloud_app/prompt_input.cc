@@ -21,10 +21,36 @@ Json content_of(const v1::Message& message) {
   return parts;
 }
 
+// For a template that knows no tools: calls and results of earlier turns as plain text.
+void write_calls_out(const v1::Message& message, Json& out) {
+  std::string text;
+  for (const auto& part : message.parts()) text += part.text();
+  if (message.role() == "tool") {
+    out["role"] = "user";
+    text = written_result(text);
+  }
+  for (const auto& call : message.tool_calls()) text += (text.empty() ? "" : "\n") + written_call(call.name(), call.arguments_json());
+  out["content"] = std::move(text);
+}
+
+// The words about tools go in front: into a system message, or, where the template takes none, into the first message.
+Json with_instructions(const Json& messages, const std::string& words, bool as_system) {
+  Json out = messages;
+  Json* first = out.empty() ? nullptr : &out.front();
+  bool joins = first && (!as_system || (*first)["role"] == "system") && (*first)["content"].is_string();
+  if (joins) (*first)["content"] = words + "\n\n" + (*first)["content"].get<std::string>();
+  else out.insert(out.begin(), Json{{"role", as_system ? "system" : "user"}, {"content", words}});
+  return out;
+}
+
 // As OpenAI writes it, which is what chat templates read.
 Json message_json(const v1::Message& message, const ServedModel& model) {
   bool as_system = message.role() == "developer" && !model.template_knows_developer;
   Json out = {{"role", as_system ? "system" : message.role()}, {"content", content_of(message)}};
+  if (!model.tool_syntax.in_template && (message.role() == "tool" || message.tool_calls_size() > 0)) {
+    write_calls_out(message, out);
+    return out;
+  }
   if (!message.name().empty()) out["name"] = message.name();
   if (!message.tool_call_id().empty()) out["tool_call_id"] = message.tool_call_id();
   if (!message.reasoning().empty()) out["reasoning_content"] = message.reasoning();
@@ -50,11 +76,17 @@ Checked<PromptTokens> from_conversation(const v1::InferenceRequest& request, con
   text::ChatInput input;
   Json messages = Json::array();
   for (const auto& message : request.conversation().messages()) messages.push_back(message_json(message, model));
-  input.messages_json = dump(messages);
+  bool explains = wants_tools(request) && !model.tool_syntax.in_template;
+  input.messages_json = dump(explains ? with_instructions(messages, tool_instructions(request), true) : messages);
+  if (wants_tools(request) && !explains) input.tools_json = tools_json(request);
   if (request.template_kwargs_size() > 0) {
     TIE_TRY(input.extra_json, template_variables(request));
   }
   auto prompt = model.prompts->build(input);
+  if (!prompt && explains && prompt.error().code == Code::kBadRequest) {
+    input.messages_json = dump(with_instructions(messages, tool_instructions(request), false));
+    prompt = model.prompts->build(input);
+  }
   if (!prompt) return refuse(std::move(prompt.error()), "messages");
   return PromptTokens{std::move(prompt->ids), {}};
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "request/cloud_app/limits.h"
 
@@ -85,12 +86,23 @@ Checked<void> check_prompt(const v1::InferenceRequest& request, const ServedMode
   }
 }
 
+Checked<void> check_tools(const v1::InferenceRequest& request) {
+  if (request.tools_size() > kMaxTools) return refuse(Code::kBadRequest, fmt::format("At most {} tools.", kMaxTools), "tools");
+  if (wants_tools(request) && !request.has_conversation()) return refuse(Code::kUnsupportedFeature, "Tools need a conversation, not a text.", "tools");
+  std::set<std::string_view> names;
+  for (const auto& tool : request.tools()) {
+    if (tool.name().empty() || tool.name().size() > kMaxToolNameBytes || tool.description().size() > kMaxToolDescriptionBytes)
+      return refuse(Code::kBadRequest, "A tool's name is missing or too long, or its description is too long.", "tools");
+    if (!names.insert(tool.name()).second) return refuse(Code::kBadRequest, "Two tools have the same name.", "tools");
+  }
+  bool forced = request.tool_choice().kind() == v1::ToolChoice::REQUIRED || request.tool_choice().kind() == v1::ToolChoice::NAMED;
+  if (forced && request.tools_size() == 0) return refuse(Code::kBadRequest, "tool_choice needs tools.", "tool_choice");
+  return {};
+}
+
 // Later features have their place in the messages already; until they are there a request for them must not pass unnoticed.
 Checked<void> check_features(const v1::InferenceRequest& request) {
-  if (request.tools_size() > 0 && request.tool_choice().kind() != v1::ToolChoice::NONE)
-    return refuse(Code::kUnsupportedFeature, "This node does not do tool calls yet; send tool_choice \"none\" or no tools.", "tools");
-  if (request.response_format().kind() != v1::ResponseFormat::TEXT)
-    return refuse(Code::kUnsupportedFeature, "This node does not do structured output yet; leave response_format out.", "response_format");
+  TIE_CHECK_OK(check_tools(request));
   if (!request.prompt_id().empty())
     return refuse(Code::kUnsupportedFeature, "This node has no registered system prompts.", "prompt_id");
   if (request.sampling().echo() && (request.sampling().logprobs() || request.sampling().top_logprobs() > 0))

@@ -104,13 +104,21 @@ TEST_F(RequestCheckTest, AnImageIsAClearRefusal) {
 }
 
 TEST_F(RequestCheckTest, WhatTheNodeDoesNotDoIsSaidAndNotIgnored) {
-  EXPECT_EQ(check([](Request& r) { r.add_tools()->set_name("f"); }).param, "tools");
+  EXPECT_EQ(check([](Request& r) { r.set_prompt_id("p"); }).code, Code::kUnsupportedFeature);
+}
+
+TEST_F(RequestCheckTest, ToolsHaveNamesOfTheirOwn) {
+  EXPECT_EQ(check([](Request& r) { r.add_tools()->set_name("f"); }).code, Code::kOk);
+  EXPECT_EQ(check([](Request& r) { r.add_tools(); }).param, "tools");
   EXPECT_EQ(check([](Request& r) {
               r.add_tools()->set_name("f");
-              r.mutable_tool_choice()->set_kind(v1::ToolChoice::NONE);
-            }).code, Code::kOk);
-  EXPECT_EQ(check([](Request& r) { r.mutable_response_format()->set_kind(v1::ResponseFormat::JSON_OBJECT); }).param, "response_format");
-  EXPECT_EQ(check([](Request& r) { r.set_prompt_id("p"); }).code, Code::kUnsupportedFeature);
+              r.add_tools()->set_name("f");
+            }).param, "tools");
+  EXPECT_EQ(check([](Request& r) { r.mutable_tool_choice()->set_kind(v1::ToolChoice::REQUIRED); }).param, "tool_choice");
+  EXPECT_EQ(check([](Request& r) {
+              r.set_raw_text("x");
+              r.add_tools()->set_name("f");
+            }).param, "tools");
 }
 
 TEST_F(RequestCheckTest, APromptOverTheContextNamesBothNumbers) {

@@ -93,6 +93,7 @@ void build_request(const RuntimeCall& call, inference::ModelInferRequest& out) {
   add_input(out, "token_ids", "INT32", static_cast<int64_t>(call.prompt.size()),
             std::string(reinterpret_cast<const char*>(call.prompt.data()), call.prompt.size_bytes()));
   add_bytes(out, "sampling", call.sampling->SerializeAsString());
+  if (!call.grammar.empty()) add_bytes(out, "grammar", call.grammar);
   (*out.mutable_parameters())["deadline_ms"].set_int64_param(call.deadline_ms);
 }
 

@@ -55,6 +55,7 @@ Result<std::unique_ptr<ServedModel>> load_model(const std::string& folder, const
     chat_template = to_string(text);
   }
   model->template_knows_developer = chat_template.find("developer") != std::string::npos;
+  model->tool_syntax = detect_tool_syntax(chat_template, *model->vocab);
   TIE_TRY(auto prompts, text::PromptBuilder::create(*model->tokenizer, chat_template));
   model->prompts = std::make_unique<text::PromptBuilder>(std::move(prompts));
   return model;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "os/memfd.h"
+#include "request/cloud_app/tool_syntax.h"
 #include "sampling.pb.h"
 #include "text/prompt.h"
 
@@ -17,6 +18,7 @@ struct ServedModel {
   uint32_t context_tokens = 0;
   v1::SamplingParams defaults;     // [sampling] of model.toml
   bool template_knows_developer = false;
+  ToolSyntax tool_syntax;
   os::Mapping tokenizer_image;
   std::unique_ptr<text::Vocab> vocab;
   std::unique_ptr<text::Tokenizer> tokenizer;

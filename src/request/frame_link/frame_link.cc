@@ -13,7 +13,8 @@ namespace tie::request {
 namespace {
 
 constexpr size_t kHeaderBytes = 4;
-constexpr size_t kReadBytes = 64 << 10;
+constexpr size_t kFirstReadBytes = 4 << 10;
+constexpr size_t kMostReadBytes = 1 << 20;
 constexpr size_t kFramesPerSend = 16;
 constexpr size_t kControlBytes = CMSG_SPACE(os::kMaxPassedFds * sizeof(int));
 
@@ -56,7 +57,7 @@ Result<std::optional<os::Frame>> FrameLink::next() {
 }
 
 Result<std::optional<os::Frame>> FrameLink::take() {
-  size_t have = in_.size() - start_;
+  size_t have = end_ - start_;
   if (have < kHeaderBytes) {
     drop_taken();
     return std::optional<os::Frame>{};
@@ -82,29 +83,30 @@ Result<std::optional<os::Frame>> FrameLink::take() {
 
 void FrameLink::drop_taken() {
   if (start_ == 0) return;
-  std::memmove(in_.data(), in_.data() + start_, in_.size() - start_);
-  secure_zero(in_.data() + in_.size() - start_, start_);
-  in_.resize(in_.size() - start_);
+  std::memmove(in_.data(), in_.data() + start_, end_ - start_);
+  secure_zero(in_.data() + (end_ - start_), start_);
+  end_ -= start_;
   in_offset_ += start_;
   start_ = 0;
 }
 
+// Room for the rest of the frame that has begun, or for a few small ones. Grows when it was too small, never shrinks.
+void FrameLink::make_room() {
+  size_t wanted = kFirstReadBytes;
+  if (end_ >= kHeaderBytes) wanted = std::max(wanted, kHeaderBytes + load_u32_be(in_.data()) - end_);
+  wanted = std::min(wanted, kMostReadBytes);
+  if (in_.size() >= end_ + wanted) return;
+  Bytes grown(std::max(end_ + wanted, std::min(2 * in_.size(), in_.size() + kMostReadBytes)));
+  std::copy_n(in_.begin(), end_, grown.begin());
+  secure_zero(in_);
+  in_ = std::move(grown);
+}
+
 Result<FrameLink::Fill> FrameLink::fill() {
-  // A whole frame's room is made at once, so that a large one is not moved again and again.
-  size_t old_size = in_.size();
-  size_t wanted = kReadBytes;
-  if (old_size >= kHeaderBytes) wanted = std::max(wanted, kHeaderBytes + load_u32_be(in_.data()) - old_size);
-  wanted = std::min(wanted, size_t{1} << 20);
-  if (in_.capacity() < old_size + wanted) {
-    Bytes grown;
-    grown.reserve(std::max(old_size + wanted, 2 * in_.capacity()));
-    grown.assign(in_.begin(), in_.end());
-    secure_zero(in_);
-    in_ = std::move(grown);
-  }
-  in_.resize(old_size + wanted);
+  make_room();
+  size_t room = in_.size() - end_;
   alignas(cmsghdr) char control[kControlBytes];
-  iovec part{in_.data() + old_size, wanted};
+  iovec part{in_.data() + end_, room};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
@@ -112,18 +114,19 @@ Result<FrameLink::Fill> FrameLink::fill() {
   message.msg_controllen = sizeof control;
   ssize_t n = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   int error = errno;
-  in_.resize(old_size + static_cast<size_t>(std::max<ssize_t>(n, 0)));
   if (n == 0 || (n < 0 && error == ECONNRESET)) return Fill{.closed = true};
   if (n < 0 && (would_block(error) || error == EINTR)) return Fill{};
   if (n < 0) return fail_errno("receive", error);
-  drained_ = static_cast<size_t>(n) < wanted;
+  drained_ = static_cast<size_t>(n) < room;
+  uint64_t begin = in_offset_ + end_;
+  end_ += static_cast<size_t>(n);
   std::vector<os::Fd> fds = descriptors_of(message);
   if ((message.msg_flags & MSG_CTRUNC) != 0 || (!fds.empty() && !fds_.empty()))
     return fail(Code::kCorrupt, "the peer passed more descriptors than this link takes");
   if (!fds.empty()) {
     fds_ = std::move(fds);
-    fds_begin_ = in_offset_ + old_size;
-    fds_end_ = in_offset_ + in_.size();
+    fds_begin_ = begin;
+    fds_end_ = in_offset_ + end_;
   }
   return Fill{.more = true};
 }

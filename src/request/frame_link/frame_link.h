@@ -53,14 +53,15 @@ class FrameLink {
   };
   Result<std::optional<os::Frame>> take();
   Result<Fill> fill();
+  void make_room();
   Result<size_t> send_some();
   void drop_taken();
   void drop_sent(size_t bytes);
 
   os::Fd socket_;
   FrameLimits limits_;
-  Bytes in_;
-  size_t start_ = 0;           // of the first frame not yet given
+  Bytes in_;                   // storage; what was read and not yet given lies in [start_, end_)
+  size_t start_ = 0, end_ = 0;
   uint64_t in_offset_ = 0;     // position in the stream of in_[0]
   std::vector<os::Fd> fds_;    // came with the bytes [fds_begin_, fds_end_) of the stream
   uint64_t fds_begin_ = 0, fds_end_ = 0;

@@ -1,0 +1,202 @@
+#include "request/cloud_app/tool_call_splitter.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "request/cloud_app/limits.h"
+
+namespace tie::request::app {
+namespace {
+
+constexpr std::string_view kSpace = " \t\r\n";
+
+size_t skip_space(std::string_view text, size_t at) { return std::min(text.find_first_not_of(kSpace, at), text.size()); }
+
+// The length of the longest end of `text` that is a beginning of `marker`.
+size_t half_marker(std::string_view text, std::string_view marker) {
+  size_t length = std::min(text.size(), marker.empty() ? 0 : marker.size() - 1);
+  while (length > 0 && !marker.starts_with(text.substr(text.size() - length))) --length;
+  return length;
+}
+
+}  // namespace
+
+ToolCallSplitter::ToolCallSplitter(const ToolSyntax& syntax, std::vector<std::string> names, CallsWanted wanted)
+    : syntax_(syntax), names_(std::move(names)), wanted_(wanted),
+      state_(wanted == CallsWanted::kNone ? State::kText : syntax.style == ToolStyle::kObject ? State::kStart : State::kText) {}
+
+void ToolCallSplitter::push(std::string_view text, SplitOutput& out) {
+  held_ += text;
+  while (step(out)) {
+  }
+}
+
+// True when something was decided and there may be more to decide.
+bool ToolCallSplitter::step(SplitOutput& out) {
+  switch (state_) {
+    case State::kStart: {
+      // The answer's very beginning, where a call needs no marker.
+      size_t at = skip_space(held_, 0);
+      std::string_view rest = std::string_view(held_).substr(at);
+      if (rest.empty() || (syntax_.open.starts_with(rest) && rest.size() < syntax_.open.size())) return false;
+      if (rest.starts_with(syntax_.open)) at += syntax_.open.size();
+      taken_ = held_.substr(0, at);
+      held_.erase(0, at);
+      state_ = State::kHead;
+      return true;
+    }
+    case State::kText: return step_text(out);
+    case State::kHead: return step_head(out);
+    case State::kArguments: return step_arguments(out);
+    case State::kTail: return step_tail(out);
+    case State::kBetween: return step_between(out);
+  }
+  return false;
+}
+
+bool ToolCallSplitter::step_text(SplitOutput& out) {
+  bool marked = wanted_ != CallsWanted::kNone && syntax_.style != ToolStyle::kObject && calls_ < kMaxCallsPerAnswer;
+  size_t found = marked ? held_.find(syntax_.open) : std::string::npos;
+  size_t sure = found != std::string::npos ? found : held_.size() - (marked ? half_marker(held_, syntax_.open) : 0);
+  out.text.append(held_, 0, sure);
+  held_.erase(0, sure);
+  if (found == std::string::npos) return false;
+  taken_ = syntax_.open;
+  held_.erase(0, syntax_.open.size());
+  state_ = State::kHead;
+  return true;
+}
+
+// {"name": "…", "arguments": and the arguments' opening brace, with a list's bracket or comma before it.
+ToolCallSplitter::Verdict ToolCallSplitter::read_head(size_t& used, std::string& name) const {
+  std::string_view text = held_;
+  size_t at = 0;
+  auto expect = [&](std::string_view wanted) {
+    at = skip_space(text, at);
+    std::string_view rest = text.substr(at, wanted.size());
+    if (!wanted.starts_with(rest)) return Verdict::kNo;
+    at += rest.size();
+    return rest.size() == wanted.size() ? Verdict::kYes : Verdict::kMore;
+  };
+  std::string key = "\"" + syntax_.arguments_key + "\"";
+  std::vector<std::string_view> before{"{", "\"name\"", ":"}, after{",", key, ":"};
+  if (syntax_.style == ToolStyle::kList && taken_ == syntax_.open) before.insert(before.begin(), "[");
+  for (std::string_view part : before)
+    if (Verdict v = expect(part); v != Verdict::kYes) return v;
+  at = skip_space(text, at);
+  if (at == text.size()) return Verdict::kMore;
+  if (text[at] != '"') return Verdict::kNo;
+  size_t end = at + 1;
+  while (end < text.size() && text[end] != '"') end += text[end] == '\\' ? 2 : 1;
+  if (end >= text.size()) return Verdict::kMore;
+  auto parsed = nlohmann::json::parse(text.substr(at, end + 1 - at), nullptr, false);
+  if (!parsed.is_string()) return Verdict::kNo;
+  name = parsed.get<std::string>();
+  if (std::find(names_.begin(), names_.end(), name) == names_.end()) return Verdict::kNo;
+  at = end + 1;
+  for (std::string_view part : after)
+    if (Verdict v = expect(part); v != Verdict::kYes) return v;
+  at = skip_space(text, at);
+  if (at == text.size()) return Verdict::kMore;
+  used = at;
+  return text[at] == '{' ? Verdict::kYes : Verdict::kNo;
+}
+
+bool ToolCallSplitter::step_head(SplitOutput& out) {
+  size_t used = 0;
+  std::string name;
+  Verdict verdict = read_head(used, name);
+  // Judged by what has come up to the limit, so that the cuts do not matter.
+  if (verdict == Verdict::kMore && held_.size() > kMaxCallHeadBytes) verdict = Verdict::kNo;
+  if (verdict == Verdict::kYes && used > kMaxCallHeadBytes) verdict = Verdict::kNo;
+  if (verdict == Verdict::kMore) return false;
+  if (verdict == Verdict::kNo) return not_a_call(out);
+  out.calls.push_back({.index = calls_++, .id = new_call_id(syntax_), .name = std::move(name), .arguments = {}});
+  held_.erase(0, used);
+  taken_.clear();
+  depth_ = 0;
+  in_string_ = escaped_ = false;
+  state_ = State::kArguments;
+  return true;
+}
+
+// What was taken for a marker is text, and what follows is looked at anew.
+bool ToolCallSplitter::not_a_call(SplitOutput& out) {
+  out.text += taken_;
+  taken_.clear();
+  state_ = State::kText;
+  return true;
+}
+
+CallFragment& ToolCallSplitter::fragment(SplitOutput& out) {
+  if (out.calls.empty() || out.calls.back().index != calls_ - 1) out.calls.push_back({.index = calls_ - 1});
+  return out.calls.back();
+}
+
+bool ToolCallSplitter::step_arguments(SplitOutput& out) {
+  size_t at = 0;
+  bool closed = false;
+  for (; at < held_.size() && !closed; ++at) {
+    char c = held_[at];
+    if (in_string_) {
+      if (escaped_) escaped_ = false;
+      else if (c == '\\') escaped_ = true;
+      else if (c == '"') in_string_ = false;
+    } else if (c == '"') {
+      in_string_ = true;
+    } else if (c == '{' || c == '[') {
+      ++depth_;
+    } else if (c == '}' || c == ']') {
+      closed = --depth_ == 0;
+    }
+  }
+  if (at > 0) fragment(out).arguments.append(held_, 0, at);
+  held_.erase(0, at);
+  if (!closed) return false;
+  state_ = State::kTail;
+  return true;
+}
+
+// The call's own brace and, of tagged calls, the closing marker. Something else there is text.
+bool ToolCallSplitter::step_tail(SplitOutput&) {
+  size_t at = skip_space(held_, 0);
+  if (at == held_.size()) return false;
+  if (held_[at] == '}') {
+    at = skip_space(held_, at + 1);
+    std::string_view rest = std::string_view(held_).substr(at, syntax_.close.size());
+    if (syntax_.close.starts_with(rest)) {
+      if (rest.size() < syntax_.close.size()) return false;
+      at += rest.size();
+    }
+    held_.erase(0, at);
+  }
+  state_ = State::kBetween;
+  return true;
+}
+
+bool ToolCallSplitter::step_between(SplitOutput& out) {
+  size_t at = skip_space(held_, 0);
+  if (at == held_.size()) return false;
+  std::string_view rest = std::string_view(held_).substr(at);
+  if (syntax_.style == ToolStyle::kList && (rest[0] == ',' || rest[0] == ']')) {
+    bool more = rest[0] == ',' && calls_ < kMaxCallsPerAnswer;
+    taken_ = more ? "," : "";
+    held_.erase(0, at + 1);
+    state_ = more ? State::kHead : State::kText;
+    return true;
+  }
+  if (syntax_.style != ToolStyle::kObject && rest.size() < syntax_.open.size() && syntax_.open.starts_with(rest)) return false;
+  if (syntax_.style != ToolStyle::kObject && rest.starts_with(syntax_.open)) held_.erase(0, at);  // white space between calls is nobody's
+  state_ = State::kText;
+  return step_text(out);
+}
+
+void ToolCallSplitter::finish(SplitOutput& out) {
+  bool half_call = state_ == State::kHead || state_ == State::kStart || state_ == State::kTail || state_ == State::kBetween;
+  bool dropped = state_ == State::kTail || state_ == State::kBetween || (half_call && wanted_ == CallsWanted::kOnly) || state_ == State::kArguments;
+  if (!dropped) out.text += taken_ + held_;
+  taken_.clear();
+  held_.clear();
+}
+
+}  // namespace tie::request::app
