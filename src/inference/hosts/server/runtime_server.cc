@@ -69,7 +69,9 @@ void RuntimeServer::drain(Deadline deadline) {
 
 RuntimeServer::~RuntimeServer() {
   state_->calls->drain();
-  state_->server->Shutdown(std::chrono::system_clock::now() + kEndingPatience);
+  // A connection without a call (a warm request process) does not read our goodbye and is not worth waiting for.
+  auto patience = state_->calls->open_calls() > 0 ? kEndingPatience : std::chrono::milliseconds(0);
+  state_->server->Shutdown(std::chrono::system_clock::now() + patience);
   state_->calls->set_engine(nullptr);
   state_->engine.reset();
   state_->calls->stop();
