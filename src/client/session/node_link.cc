@@ -1,5 +1,6 @@
 #include "client/session/node_link.h"
 
+#include <grpcpp/channel.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/support/channel_arguments.h>
 
@@ -27,7 +28,9 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& node) {
 
 }  // namespace
 
-NodeLink::NodeLink(std::string node) : node_(std::move(node)), stub_(v1::CloudBoard::NewStub(open_channel(node_))) {}
+NodeLink::NodeLink(std::string node) : node_(std::move(node)), channel_(open_channel(node_)), stub_(v1::CloudBoard::NewStub(channel_)) {}
+
+void NodeLink::reconnect_now() { grpc::experimental::ChannelResetConnectionBackoff(channel_.get()); }
 
 Result<v1::AttestationBundle> NodeLink::fetch_attestation(ByteView challenge, int64_t timeout_ms) {
   grpc::ClientContext context;

@@ -110,17 +110,20 @@ Result<bool> Answer::next_of_attempt(v1::InferenceEvent& event) {
 }
 
 bool Answer::should_retry(const Error& error) {
-  if (began_ || attempts_ >= session_->options().max_attempts || cancel_->cancelled()) return false;
-  if (error.code == Code::kKeyUnknownOrExpired) {
+  if (began_ || cancel_->cancelled()) return false;
+  if (error.code == Code::kKeyUnknownOrExpired) {  // once, and also when earlier attempts have met a node that was just starting
     if (refetched_) return false;
     refetched_ = true;
     return session_->node(0).has_value();
   }
+  if (attempts_ >= session_->options().max_attempts) return false;
   if (!error_info(error.code).retryable) return false;
   int64_t wait_ms = session_->options().first_backoff_ms << std::min(attempts_ - 1, 6);
   wait_ms = wait_ms / 2 + int64_t(random_u64() % uint64_t(wait_ms));  // jitter: overloaded clients must not come back together
   if (wait_ms >= deadline_.remaining_ms()) return false;
-  return !cancel_->sleep_ms(wait_ms);
+  if (cancel_->sleep_ms(wait_ms)) return false;
+  session_->link_->reconnect_now();
+  return true;
 }
 
 Error Answer::describe(Error error) {

@@ -101,6 +101,22 @@ TEST(Session, RefetchesTheBundleOnceWhenTheKeyIsGone) {
   EXPECT_EQ(node.bundles(), 2);
 }
 
+TEST(Session, ANodeThatRestartedWithAnotherKeyIsFoundAgain) {
+  auto node = std::make_unique<FakeNode>(testing::echo_script);
+  int port = std::atoi(node->address().substr(node->address().rfind(':') + 1).c_str());
+  auto session = Session::open_with({.node = node->address(), .first_backoff_ms = 40}, testing::trusting_verifier());
+  ASSERT_TRUE(hear(*session, question("a")).complete);
+  node.reset();
+  EXPECT_EQ(hear(*session, question("a")).error.code, Code::kNotReady);
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    node = std::make_unique<FakeNode>(testing::echo_script, port);
+  });
+  Heard heard = hear(*session, question("b"));
+  later.join();
+  EXPECT_TRUE(heard.complete) << heard.error.message;
+}
+
 TEST(Session, GivesUpWhenTheKeyStaysUnknown) {
   FakeNode node(testing::echo_script);
   auto session = session_to(node);
