@@ -29,8 +29,11 @@ class FlushSubnormals {
 #endif
 };
 
-// Then sleep: the late thread has lost its core to another process, and one that sleeps gets its own back sooner than one that spins or yields.
-constexpr uint32_t kBarrierSpins = 1500;
+// How long a thread spins at a barrier before it sleeps. On a quiet machine the others are microseconds away and sleeping costs 50; on a busy one the late
+// thread has lost its core to another process for milliseconds, and whoever sleeps meanwhile gets its own core back sooner than one that spins. So each
+// sleep halves the patience and each meeting without one restores some. A pause is about 12 ns: 6 to 100 us.
+constexpr uint32_t kLeastSpins = 500, kMostSpins = 8000, kSpinsRegained = 64;
+thread_local uint32_t patience = kMostSpins;
 
 }  // namespace
 
@@ -56,10 +59,14 @@ struct ThreadPool::State {
       if (waiting.load(std::memory_order_seq_cst) != 0) generation.notify_all();
       return;
     }
-    for (uint32_t spins = 0; spins < kBarrierSpins; ++spins) {
-      if (generation.load(std::memory_order_acquire) != mine) return;
+    for (uint32_t spins = 0; spins < patience; ++spins) {
+      if (generation.load(std::memory_order_acquire) != mine) {
+        patience = std::min(patience + kSpinsRegained, kMostSpins);
+        return;
+      }
       relax();
     }
+    patience = std::max(patience / 2, kLeastSpins);
     waiting.fetch_add(1, std::memory_order_seq_cst);
     while (generation.load(std::memory_order_seq_cst) == mine) generation.wait(mine, std::memory_order_seq_cst);
     waiting.fetch_sub(1, std::memory_order_seq_cst);
