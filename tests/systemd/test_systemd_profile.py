@@ -108,10 +108,10 @@ def report(root):
         sleep 1
         for i in $(seq 30); do tie node status && break; sleep 1; done
         echo ANSWER-3 "$(tie ask 'Once more.' --max-tokens 16 --policy /root/policy.toml)"
-        cp /usr/libexec/tie/gpuhealthd /tmp/x && printf x >> /usr/libexec/tie/gpuhealthd
-        tie-stage-assets --no-units || /usr/libexec/tie/tie-stage-assets --no-units
+        cp -a /usr/libexec/tie/gpuhealthd /usr/libexec/tie/x && printf x >> /usr/libexec/tie/x && mv -f /usr/libexec/tie/x /usr/libexec/tie/gpuhealthd
+        /usr/libexec/tie/tie-stage-assets --no-units
         systemctl restart workload_servicesd; sleep 3
-        tie ask 'Refused?' --policy /root/policy.toml && echo REFUSED-NOT || echo REFUSED
+        tie ask 'Refused?' --max-tokens 8 --policy /root/policy.toml && echo REFUSED-NOT || echo REFUSED
         """)
 
 

@@ -83,8 +83,16 @@ class FakeProbe final : public v1::StatusProbe::Service {
     }
     return grpc::Status::OK;
   }
+  std::atomic<int> warmups{0};
+  grpc::Status Warmup(grpc::ServerContext*, const v1::WarmupRequest*, v1::WarmupReply*) override {
+    ++warmups;
+    return renew();
+  }
   grpc::Status Recycle(grpc::ServerContext*, const v1::RecycleRequest*, v1::RecycleReply*) override {
     ++recycles;
+    return renew();
+  }
+  grpc::Status renew() {
     state = v1::ProbeStatus::RECYCLING;
     std::thread([this] {
       nap(50);
@@ -109,6 +117,7 @@ class FakeOwner {
     ::unlink(path_.c_str());
   }
   std::atomic<const char*> state{"ready"};
+  std::atomic<uint64_t> generation{1}, generation_after_reload{0};
 
  private:
   void run() {
@@ -127,6 +136,9 @@ class FakeOwner {
         auto& model = *reply.add_models();
         model.set_model("m");
         model.set_state(state.load());
+        model.set_model_id(std::string(32, 'x'));
+        if (request->message.has_reload() && generation_after_reload != 0) generation = generation_after_reload.load();
+        model.set_generation(generation);
         (void)os::send_message(client.get(), reply, Deadline::in_ms(500));
       }
     }
@@ -353,6 +365,37 @@ TEST_F(NodeTest, ARuntimeInErrorIsRecycledAndADeadContainerAwaited) {
   ++probe_.instance;
   start_probe();
   EXPECT_TRUE(becomes(Phase::kReady)) << node_->snapshot().reason();
+  EXPECT_EQ(probe_.recycles, 1);
+}
+
+TEST_F(NodeTest, TriggersTheWarmUpOfTheSystemPromptsBeforeItIsReady) {
+  probe_.state = v1::ProbeStatus::NEEDS_WARMUP;
+  start_cloudboard();
+  start_gpu();
+  start_probe();
+  start_owner();
+  start_node();
+  ASSERT_TRUE(becomes(Phase::kReady)) << node_->snapshot().reason();
+  EXPECT_EQ(probe_.warmups, 1);
+  EXPECT_EQ(probe_.instance, 2) << "the instance that warmed is not the one that serves";
+}
+
+TEST_F(NodeTest, AnUpdateOfTheAssetsRecyclesTheRuntime) {
+  start_everything();
+  owner_->generation = 2;
+  ASSERT_TRUE(eventually([&] { return probe_.recycles == 1; }));
+  EXPECT_TRUE(becomes(Phase::kReady));
+  EXPECT_EQ(node_->snapshot().recycle_count(), 1u);
+}
+
+TEST_F(NodeTest, ReloadAsksTheOwnerAndReturnsWhenTheNodeServesWhatItLoaded) {
+  start_everything();
+  auto stub = operator_stub();
+  owner_->generation_after_reload = 5;
+  grpc::ClientContext context;
+  v1::NodeStatus status;
+  ASSERT_TRUE(stub->Reload(&context, {}, &status).ok());
+  EXPECT_EQ(status.state(), "ready");
   EXPECT_EQ(probe_.recycles, 1);
 }
 

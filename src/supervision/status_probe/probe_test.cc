@@ -162,6 +162,23 @@ TEST_F(ProbeTest, AColdPrefixCacheIsItsOwnState) {
   EXPECT_TRUE(becomes(State::kNeedsWarmup));
 }
 
+TEST_F(ProbeTest, AWarmUpIsASignalToARuntimeThatWaitsForItAndToNoOther) {
+  start_runtime();
+  start_probe();
+  ASSERT_TRUE(becomes(State::kReady));
+  EXPECT_EQ(probe_->request_warmup().error().code, Code::kFailedPrecondition) << "the signal would end it";
+  runtime_.behaviour = Behaviour::kNeedsWarmup;
+  ASSERT_TRUE(becomes(State::kNeedsWarmup));
+  auto asked = probe_->request_warmup();
+  ASSERT_TRUE(asked) << asked.error().message;
+  EXPECT_EQ(*asked, probe_->status().instance_id);
+  // The child has no handler for it: its end proves that the signal came.
+  ASSERT_TRUE(becomes(State::kError));
+  int status = 0;
+  EXPECT_EQ(::waitpid(child_, &status, 0), child_);
+  EXPECT_EQ(WTERMSIG(status), SIGUSR1);
+}
+
 TEST_F(ProbeTest, ARecycleDrainsTheRuntimeAndEndsTheProbe) {
   start_runtime();
   start_probe();
