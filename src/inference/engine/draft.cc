@@ -14,6 +14,7 @@ std::span<const int32_t> Drafter::propose(std::span<const int32_t> tokens, uint3
     --rest_;
     return {};
   }
+  most = std::min(most, 1 + static_cast<uint32_t>(2 * accepted_per_round_));  // short drafts while few are accepted
   for (size_t n = kLongestMatch; n >= kShortestMatch && most > 0; --n) {
     if (tokens.size() <= n) continue;
     const int32_t* tail = tokens.data() + tokens.size() - n;

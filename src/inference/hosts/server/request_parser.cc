@@ -239,7 +239,9 @@ Result<ParsedRequest> parse_request(const ModelInferRequest& request, std::strin
   v1::SamplingParams sampling;
   if (!sampling.ParseFromArray(sampling_text.data(), static_cast<int>(sampling_text.size())))
     return fail(Code::kBadRequest, "input 'sampling' is not a serialized SamplingParams");
-  TIE_TRY(out.spec.sampling, parse_sampling(sampling));
+  auto options = parse_sampling(sampling);
+  for (auto& stop : *sampling.mutable_stop()) secure_zero(stop);
+  TIE_TRY(out.spec.sampling, std::move(options));
   if (inputs["grammar"] && inputs["grammar"]->elements > 0) {
     TIE_TRY(auto grammar, read_one(inputs["grammar"], kMaxGrammarBytes));
     out.spec.grammar = std::string(grammar);
