@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "request/cloud_app/delta_padding.h"
+#include "request/cloud_app/delta_padding/delta_padding.h"
 #include "request/cloud_app/limits.h"
 
 namespace tie::request::app {
@@ -11,7 +11,9 @@ namespace {
 
 constexpr float kInfiniteLogprob = -9999;  // what OpenAI's clients expect in the place of minus infinity
 
-float finite(float logprob) { return std::isfinite(logprob) ? logprob : kInfiniteLogprob; }
+float finite(float logprob) {
+  return std::isfinite(logprob) ? logprob : kInfiniteLogprob;
+}
 
 // The longest prefix of at most `max` bytes that ends between characters.
 size_t whole_characters(std::string_view text, size_t max) {
@@ -33,7 +35,9 @@ void mend_end(std::string& text) {
   text += "\xEF\xBF\xBD";
 }
 
-void set_bytes(v1::TokenLogprob& out, const text::Vocab& vocab) { out.set_token_bytes(to_string(token_bytes_for_logprobs(vocab, out.token_id()))); }
+void set_bytes(v1::TokenLogprob& out, const text::Vocab& vocab) {
+  out.set_token_bytes(to_string(token_bytes_for_logprobs(vocab, out.token_id())));
+}
 
 }  // namespace
 

@@ -1,6 +1,6 @@
-// Turns what the runtime generates into the events the user gets: whole characters only, a stop's text never shown, logprobs with the
-// tokens' true bytes, one finish for each sample, usage at the end. Every event comes out padded (delta_padding.h).
-// One object per request, one thread. Source: spec, "detokenizes the tokens streaming back".
+// Turns what the runtime generates into the events the user gets: whole characters only, a stop's text never shown,
+// logprobs with the tokens' true bytes, one finish for each sample, usage at the end. Every event comes out padded
+// (delta_padding.h). One object per request, one thread. Source: spec, "detokenizes the tokens streaming back".
 #pragma once
 #include <functional>
 #include <optional>

@@ -9,7 +9,7 @@
 #include "os/log.h"
 #include "request/cloud_app/body_reader.h"
 #include "request/cloud_app/constraints.h"
-#include "request/cloud_app/delta_padding.h"
+#include "request/cloud_app/delta_padding/delta_padding.h"
 #include "request/cloud_app/limits.h"
 #include "request/cloud_app/prompt_input.h"
 #include "request/cloud_app/request_check.h"
@@ -19,7 +19,8 @@ namespace {
 
 using End = v1::FromApp::EndOfResponse;
 // The store connection may come with Parameters.
-constexpr FrameLimits kHelperLimits{.max_frame_bytes = kMaxFrameBytes, .max_queued_bytes = kMaxQueuedBytes, .max_fds = 1};
+constexpr FrameLimits kHelperLimits{
+    .max_frame_bytes = kMaxFrameBytes, .max_queued_bytes = kMaxQueuedBytes, .max_fds = 1};
 
 End::Status end_status(Code code) {
   switch (code) {
@@ -35,7 +36,9 @@ End::Status end_status(Code code) {
   }
 }
 
-Refusal helper_gone() { return {Code::kCancelled, error_info(Code::kCancelled).sentence}; }
+Refusal helper_gone() {
+  return {Code::kCancelled, error_info(Code::kCancelled).sentence};
+}
 
 }  // namespace
 
@@ -77,7 +80,8 @@ Result<void> App::serve() {
   return {};
 }
 
-// Warm and without a request: ends when the helper speaks or goes, or when a runtime goes, because its connection cannot be made anew.
+// Warm and without a request: ends when the helper speaks or goes, or when a runtime goes, because its connection
+// cannot be made anew.
 Result<App::Wait> App::wait_idle() {
   std::vector<pollfd> fds{{helper_.fd(), POLLIN, 0}};
   for (const auto& [name, runtime] : runtimes_) fds.push_back({runtime->hangup_fd(), 0, 0});
@@ -87,7 +91,8 @@ Result<App::Wait> App::wait_idle() {
       return fail_errno("poll", errno);
     }
     if (fds[0].revents != 0) return Wait::kHelper;
-    if (std::any_of(fds.begin() + 1, fds.end(), [](const pollfd& p) { return p.revents != 0; })) return Wait::kRuntimeGone;
+    if (std::any_of(fds.begin() + 1, fds.end(), [](const pollfd& p) { return p.revents != 0; }))
+      return Wait::kRuntimeGone;
   }
 }
 
@@ -117,7 +122,8 @@ Checked<v1::InferenceRequest> App::read_request() {
       request_id_ = message->parameters().request_id();
       continue;
     }
-    if (!message->has_input() || !parameters_seen) return refuse(Code::kInternal, "Messages came in the wrong order inside the node.");
+    if (!message->has_input() || !parameters_seen)
+      return refuse(Code::kInternal, "Messages came in the wrong order inside the node.");
     auto fed = body.feed(as_bytes(message->input().data()));
     secure_zero(*message->mutable_input()->mutable_data());
     if (!fed) return std::unexpected(std::move(fed.error()));
@@ -127,12 +133,14 @@ Checked<v1::InferenceRequest> App::read_request() {
 
 Checked<void> App::run(const v1::InferenceRequest& request) {
   const ServedModel* model = models_.find(request.model());
-  if (model == nullptr) return refuse(Code::kModelNotFound, "This node does not serve the model of that name.", "model");
+  if (model == nullptr)
+    return refuse(Code::kModelNotFound, "This node does not serve the model of that name.", "model");
   TIE_CHECK_OK(check_request(request, *model));
   TIE_TRY(Constraint constraint, lower_constraint(request, model->tool_syntax));
   TIE_CHECK_OK(check_constraint(request, constraint));
   TIE_TRY(PromptTokens prompt, prompt_tokens(request, *model));
-  TIE_TRY(v1::SamplingParams sampling, settle_sampling(request.sampling(), *model, prompt.ids.size(), prompt_param(request)));
+  TIE_TRY(v1::SamplingParams sampling,
+          settle_sampling(request.sampling(), *model, prompt.ids.size(), prompt_param(request)));
   Answer answer(*model, sampling, [this](const Bytes& padded) { send_event(padded); });
   if (constraint.calls != CallsWanted::kNone) answer.split_calls(request, constraint.calls);
   if (request.sampling().echo()) answer.echo(prompt.echo);
@@ -141,11 +149,19 @@ Checked<void> App::run(const v1::InferenceRequest& request) {
     return {};
   }
   auto runtime = runtimes_.find(model->name);
-  if (runtime == runtimes_.end()) return refuse(Code::kNotReady, "That model is not ready; try again shortly.", "model");
-  int64_t deadline_ms = request.deadline_ms() == 0 ? kRequestDeadlineMs : std::min<int64_t>(request.deadline_ms(), kRequestDeadlineMs);
-  runtime->second->start({.model = model->name, .request_id = request_id_, .prompt = prompt.ids, .sampling = &sampling, .grammar = constraint.grammar, .deadline_ms = deadline_ms});
+  if (runtime == runtimes_.end())
+    return refuse(Code::kNotReady, "That model is not ready; try again shortly.", "model");
+  int64_t deadline_ms =
+      request.deadline_ms() == 0 ? kRequestDeadlineMs : std::min<int64_t>(request.deadline_ms(), kRequestDeadlineMs);
+  runtime->second->start({.model = model->name,
+                          .request_id = request_id_,
+                          .prompt = prompt.ids,
+                          .sampling = &sampling,
+                          .grammar = constraint.grammar,
+                          .deadline_ms = deadline_ms});
   auto done = generate(*runtime->second, answer, deadline_ms);
-  if (!done && done.error().param.empty() && done.error().message.starts_with("grammar")) done.error().param = constraint.param;
+  if (!done && done.error().param.empty() && done.error().message.starts_with("grammar"))
+    done.error().param = constraint.param;
   return done;
 }
 
@@ -183,7 +199,8 @@ Checked<void> App::listen_to_helper() {
   if (!helper_.flush()) helper_gone_ = true;
   auto frame = helper_.next();
   if (!frame) helper_gone_ = true;
-  if (frame && *frame) helper_gone_ = true;  // a Teardown; nothing else may come now, and nothing else would be believed
+  if (frame && *frame)
+    helper_gone_ = true;  // a Teardown; nothing else may come now, and nothing else would be believed
   if (helper_gone_) return std::unexpected(helper_gone());
   return {};
 }
@@ -208,7 +225,8 @@ void App::end(End::Status status) {
   message.mutable_end()->set_status(status);
   send(message);
   Deadline deadline = Deadline::in_ms(kLastWriteMs);
-  while (!helper_gone_ && helper_.wants_write()) helper_gone_ = !os::wait_writable(helper_.fd(), deadline) || !helper_.flush();
+  while (!helper_gone_ && helper_.wants_write())
+    helper_gone_ = !os::wait_writable(helper_.fd(), deadline) || !helper_.flush();
 }
 
 }  // namespace tie::request::app

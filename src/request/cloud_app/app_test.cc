@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "os/framed_message.h"
-#include "request/cloud_app/delta_padding.h"
+#include "request/cloud_app/delta_padding/delta_padding.h"
 #include "request/cloud_app/testing.h"
 
 namespace tie::request::app {
@@ -26,10 +26,11 @@ struct AppTest : ::testing::Test {
   void start() {
     auto sockets = os::socket_pair();
     helper = std::move(sockets->first);
-    app = std::thread([held = std::move(sockets->second), config = Config{assets.root, assets.root + "/runtime"}]() mutable {
-      auto warm = App::warm_up(std::move(held), config);
-      if (warm) (void)(*warm)->serve();
-    });
+    app = std::thread(
+        [held = std::move(sockets->second), config = Config{assets.root, assets.root + "/runtime"}]() mutable {
+          auto warm = App::warm_up(std::move(held), config);
+          if (warm) (void)(*warm)->serve();
+        });
     v1::ToApp warmup;
     warmup.mutable_warmup();
     say(warmup);

@@ -1,7 +1,6 @@
 #include "request/cloud_app/body_reader.h"
 
 #include "base/secret_bytes.h"
-
 #include "request/cloud_app/limits.h"
 
 namespace tie::request::app {
@@ -17,7 +16,8 @@ Checked<void> BodyReader::feed(ByteView piece) {
     bool parsed = message.ParseFromArray(bytes->data(), static_cast<int>(bytes->size()));
     secure_zero(*bytes);
     if (!parsed) return refuse(Code::kBadRequest, "The request's body is not a valid message.");
-    if (message.has_one_time_token()) return refuse(Code::kBadRequest, "This node takes no one-time token, or it was not the first message.");
+    if (message.has_one_time_token())
+      return refuse(Code::kBadRequest, "This node takes no one-time token, or it was not the first message.");
     if (!message.has_request()) return refuse(Code::kBadRequest, "The request's body holds an unknown message.");
     if (request_) return refuse(Code::kBadRequest, "The request's body holds more than one request.");
     request_ = std::move(*message.mutable_request());

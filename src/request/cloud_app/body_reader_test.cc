@@ -2,13 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include "request/cloud_app/delta_padding.h"
+#include "request/cloud_app/delta_padding/delta_padding.h"
 #include "request/cloud_app/limits.h"
 
 namespace tie::request::app {
 namespace {
 
-Bytes body(const v1::BodyMessage& message) { return pad_message(message.SerializeAsString()); }
+Bytes body(const v1::BodyMessage& message) {
+  return pad_message(message.SerializeAsString());
+}
 
 v1::BodyMessage request_message(const std::string& model = "m") {
   v1::BodyMessage message;

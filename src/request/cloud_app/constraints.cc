@@ -196,7 +196,7 @@ Checked<std::string> call_body(const v1::ToolDefinition& tool, size_t index, con
   if (schema.empty()) schema = R"({"type":"object","properties":{},"additionalProperties":false})";
   TIE_TRY(std::string arguments, with_options(schema, kArgumentOptions, true, param));
   std::string head = "{\"name\": " + Json(tool.name()).dump() + ", \"" + syntax.arguments_key + "\": ";
-  return literal(head) + " %json " + arguments + "\n \"}\"";
+  return literal(head) + " %json " + arguments + " \"}\"";
 }
 
 Checked<std::vector<std::string>> call_bodies(const v1::InferenceRequest& request, const ToolSyntax& syntax) {

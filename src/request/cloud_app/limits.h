@@ -5,13 +5,13 @@
 
 namespace tie::request::app {
 
-constexpr size_t kMaxBodyBytes = 10 << 20;             // the request's plaintext, and one message of it
+constexpr size_t kMaxBodyBytes = 10 << 20;  // the request's plaintext, and one message of it
 constexpr size_t kMaxFrameBytes = (1 << 20) + (64 << 10);
-constexpr size_t kMaxQueuedBytes = 4 << 20;            // towards the helper
-constexpr size_t kPauseQueuedBytes = 256 << 10;        // beyond it the runtime is not read
-constexpr size_t kMaxTextPerEventBytes = 64 << 10;     // longer text (an echo) goes out in several events
+constexpr size_t kMaxQueuedBytes = 4 << 20;         // towards the helper
+constexpr size_t kPauseQueuedBytes = 256 << 10;     // beyond it the runtime is not read
+constexpr size_t kMaxTextPerEventBytes = 64 << 10;  // longer text (an echo) goes out in several events
 constexpr int kMaxRuntimeMessageBytes = 16 << 20;
-constexpr int kStreamWindowBytes = 1 << 20;            // of the runtime's answer, under way and not yet read
+constexpr int kStreamWindowBytes = 1 << 20;  // of the runtime's answer, under way and not yet read
 
 constexpr size_t kMaxModels = 64;
 constexpr size_t kMaxModelTomlBytes = 64 << 10;
@@ -35,20 +35,20 @@ constexpr size_t kMaxToolNameBytes = 256;
 constexpr size_t kMaxToolDescriptionBytes = 64 << 10;
 constexpr size_t kMaxSchemaBytes = 256 << 10;
 constexpr size_t kMaxSchemaDepth = 100;
-constexpr size_t kMaxSchemaMembers = 10'000;           // of one object
+constexpr size_t kMaxSchemaMembers = 10'000;  // of one object
 constexpr size_t kMaxRegexBytes = 64 << 10;
 constexpr int kMaxChoices = 4096;
 constexpr size_t kMaxGrammarBytes = 1 << 20;
 constexpr int kMaxCallsPerAnswer = 32;
-constexpr size_t kMaxCallHeadBytes = 1024;             // a model's text before a call's arguments
+constexpr size_t kMaxCallHeadBytes = 1024;  // a model's text before a call's arguments
 
 constexpr int64_t kConnectTimeoutMs = 5'000;
-constexpr int64_t kRequestDeadlineMs = 30 * 60'000;    // whatever the client asks for, never longer
-constexpr int64_t kInputIdleMs = 60'000;               // the helper and cloudboardd watch the client more closely
-constexpr int64_t kFirstEventTimeoutMs = 120'000;      // the runtime may have a queue
-constexpr int64_t kEventTimeoutMs = 30'000;            // between two events
-constexpr int64_t kSendTimeoutMs = 40'000;             // a client that takes nothing
-constexpr int64_t kTickMs = 100;                       // how often the helper is listened to while the runtime is silent
+constexpr int64_t kRequestDeadlineMs = 30 * 60'000;  // whatever the client asks for, never longer
+constexpr int64_t kInputIdleMs = 60'000;             // the helper and cloudboardd watch the client more closely
+constexpr int64_t kFirstEventTimeoutMs = 120'000;    // the runtime may have a queue
+constexpr int64_t kEventTimeoutMs = 30'000;          // between two events
+constexpr int64_t kSendTimeoutMs = 40'000;           // a client that takes nothing
+constexpr int64_t kTickMs = 100;                     // how often the helper is listened to while the runtime is silent
 constexpr int64_t kLastWriteMs = 5'000;
 
 }  // namespace tie::request::app

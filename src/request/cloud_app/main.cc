@@ -1,5 +1,5 @@
-// tie-cloud-app: the front end of one request. Started per connection (fd 3) by the launcher or systemd, warms up, serves one request from
-// cb_jobhelper, exits. Source: spec, "Inference application (tie-cloud-app)".
+// tie-cloud-app: the front end of one request. Started per connection (fd 3) by the launcher or systemd, warms up,
+// serves one request from cb_jobhelper, exits. Source: spec, "Inference application (tie-cloud-app)".
 #include <unistd.h>
 
 #include <cstdio>
@@ -15,9 +15,12 @@ namespace {
 // Two flags: a command-line library would cost more than this process's whole start.
 bool parse(int argc, char** argv, tie::request::app::Config& out) {
   for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::strcmp(argv[i], "--assets") == 0) out.assets = argv[i + 1];
-    else if (std::strcmp(argv[i], "--runtime-dir") == 0) out.runtime_dir = argv[i + 1];
-    else return false;
+    if (std::strcmp(argv[i], "--assets") == 0)
+      out.assets = argv[i + 1];
+    else if (std::strcmp(argv[i], "--runtime-dir") == 0)
+      out.runtime_dir = argv[i + 1];
+    else
+      return false;
   }
   return argc % 2 == 1 && !out.assets.empty() && !out.runtime_dir.empty();
 }

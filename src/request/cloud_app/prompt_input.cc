@@ -10,7 +10,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Protobuf strings are valid UTF-8, so this cannot throw; replace all the same.
-std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 Json content_of(const v1::Message& message) {
   if (message.content_is_null()) return nullptr;
@@ -29,7 +31,8 @@ void write_calls_out(const v1::Message& message, Json& out) {
     out["role"] = "user";
     text = written_result(text);
   }
-  for (const auto& call : message.tool_calls()) text += (text.empty() ? "" : "\n") + written_call(call.name(), call.arguments_json());
+  for (const auto& call : message.tool_calls())
+    text += (text.empty() ? "" : "\n") + written_call(call.name(), call.arguments_json());
   out["content"] = std::move(text);
 }
 
@@ -38,8 +41,10 @@ Json with_instructions(const Json& messages, const std::string& words, bool as_s
   Json out = messages;
   Json* first = out.empty() ? nullptr : &out.front();
   bool joins = first && (!as_system || (*first)["role"] == "system") && (*first)["content"].is_string();
-  if (joins) (*first)["content"] = words + "\n\n" + (*first)["content"].get<std::string>();
-  else out.insert(out.begin(), Json{{"role", as_system ? "system" : "user"}, {"content", words}});
+  if (joins)
+    (*first)["content"] = words + "\n\n" + (*first)["content"].get<std::string>();
+  else
+    out.insert(out.begin(), Json{{"role", as_system ? "system" : "user"}, {"content", words}});
   return out;
 }
 
@@ -57,7 +62,9 @@ Json message_json(const v1::Message& message, const ServedModel& model) {
   if (message.tool_calls_size() == 0) return out;
   Json calls = Json::array();
   for (const auto& call : message.tool_calls())
-    calls.push_back({{"id", call.id()}, {"type", "function"}, {"function", {{"name", call.name()}, {"arguments", call.arguments_json()}}}});
+    calls.push_back({{"id", call.id()},
+                     {"type", "function"},
+                     {"function", {{"name", call.name()}, {"arguments", call.arguments_json()}}}});
   out["tool_calls"] = std::move(calls);
   return out;
 }
@@ -65,7 +72,8 @@ Json message_json(const v1::Message& message, const ServedModel& model) {
 Checked<std::string> template_variables(const v1::InferenceRequest& request) {
   std::string out = "{";
   for (const auto& [name, value] : request.template_kwargs()) {
-    if (!Json::accept(value)) return refuse(Code::kBadRequest, "A template variable is not valid JSON.", "chat_template_kwargs");
+    if (!Json::accept(value))
+      return refuse(Code::kBadRequest, "A template variable is not valid JSON.", "chat_template_kwargs");
     if (out.size() > 1) out += ',';
     out += dump(Json(name)) + ":" + value;
   }
@@ -109,7 +117,9 @@ PromptTokens from_ids(const v1::InferenceRequest& request, const ServedModel& mo
 
 }  // namespace
 
-const char* prompt_param(const v1::InferenceRequest& request) { return request.has_conversation() ? "messages" : "prompt"; }
+const char* prompt_param(const v1::InferenceRequest& request) {
+  return request.has_conversation() ? "messages" : "prompt";
+}
 
 Checked<PromptTokens> prompt_tokens(const v1::InferenceRequest& request, const ServedModel& model) {
   PromptTokens out;

@@ -1,4 +1,5 @@
-// From the request's prompt, in whichever of its three forms, to token ids. Untrusted input; work is bounded by the template's budget.
+// From the request's prompt, in whichever of its three forms, to token ids. Untrusted input; work is bounded by the
+// template's budget.
 #pragma once
 #include "inference.pb.h"
 #include "request/cloud_app/refusal.h"

@@ -23,8 +23,10 @@ struct PromptInputTest : ::testing::Test {
   static std::vector<int32_t> expected(std::initializer_list<std::variant<int32_t, const char*>> parts) {
     std::vector<int32_t> out;
     for (const auto& part : parts) {
-      if (auto* id = std::get_if<int32_t>(&part)) out.push_back(*id);
-      else for (int32_t b : testing::bytes_of(std::get<const char*>(part))) out.push_back(b);
+      if (auto* id = std::get_if<int32_t>(&part))
+        out.push_back(*id);
+      else
+        for (int32_t b : testing::bytes_of(std::get<const char*>(part))) out.push_back(b);
     }
     return out;
   }

@@ -1,4 +1,5 @@
-// Why a request is not served, with the parameter at fault in OpenAI's name. What the user hears as the `error` of an event.
+// Why a request is not served, with the parameter at fault in OpenAI's name. What the user hears as the `error` of an
+// event.
 #pragma once
 #include <expected>
 #include <string>

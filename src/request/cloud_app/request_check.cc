@@ -31,19 +31,24 @@ Checked<void> above_zero(const char* name, float value, float high) {
 
 Checked<void> known_token(const char* name, int32_t id, uint32_t vocabulary) {
   if (id >= 0 && static_cast<uint32_t>(id) < vocabulary) return {};
-  return refuse(Code::kBadRequest, fmt::format("{} names token {}, but the vocabulary has {} tokens.", name, id, vocabulary), name);
+  return refuse(Code::kBadRequest,
+                fmt::format("{} names token {}, but the vocabulary has {} tokens.", name, id, vocabulary), name);
 }
 
 Checked<void> check_lists(const v1::SamplingParams& s, uint32_t vocabulary) {
-  if (s.stop_size() > kMaxStopStrings) return refuse(Code::kBadRequest, fmt::format("stop may have at most {} entries.", kMaxStopStrings), "stop");
+  if (s.stop_size() > kMaxStopStrings)
+    return refuse(Code::kBadRequest, fmt::format("stop may have at most {} entries.", kMaxStopStrings), "stop");
   for (const std::string& stop : s.stop())
     if (stop.empty() || stop.size() > kMaxStopBytes)
-      return refuse(Code::kBadRequest, fmt::format("Each entry of stop must have 1 to {} bytes.", kMaxStopBytes), "stop");
+      return refuse(Code::kBadRequest, fmt::format("Each entry of stop must have 1 to {} bytes.", kMaxStopBytes),
+                    "stop");
   if (s.stop_token_ids_size() > kMaxStopTokenIds)
-    return refuse(Code::kBadRequest, fmt::format("stop_token_ids may have at most {} entries.", kMaxStopTokenIds), "stop_token_ids");
+    return refuse(Code::kBadRequest, fmt::format("stop_token_ids may have at most {} entries.", kMaxStopTokenIds),
+                  "stop_token_ids");
   for (int32_t id : s.stop_token_ids()) TIE_CHECK_OK(known_token("stop_token_ids", id, vocabulary));
   if (s.logit_bias_size() > kMaxLogitBiases)
-    return refuse(Code::kBadRequest, fmt::format("logit_bias may name at most {} tokens.", kMaxLogitBiases), "logit_bias");
+    return refuse(Code::kBadRequest, fmt::format("logit_bias may name at most {} tokens.", kMaxLogitBiases),
+                  "logit_bias");
   for (const auto& [id, bias] : s.logit_bias()) {
     TIE_CHECK_OK(known_token("logit_bias", id, vocabulary));
     TIE_CHECK_OK(in_range("logit_bias", bias, -100, 100));
@@ -57,11 +62,13 @@ Checked<void> check_message(const v1::Message& message) {
   if (message.parts_size() > kMaxPartsPerMessage || message.tool_calls_size() > kMaxToolCallsPerMessage)
     return refuse(Code::kBadRequest, "A message has too many parts.", "messages");
   if (message.name().size() > kMaxIdBytes || message.tool_call_id().size() > kMaxIdBytes)
-    return refuse(Code::kBadRequest, fmt::format("name and tool_call_id have at most {} bytes.", kMaxIdBytes), "messages");
+    return refuse(Code::kBadRequest, fmt::format("name and tool_call_id have at most {} bytes.", kMaxIdBytes),
+                  "messages");
   for (const auto& part : message.parts()) {
     if (part.kind_case() == v1::ContentPart::kImage)
       return refuse(Code::kUnsupportedFeature, "This model reads text only; it takes no images.", "messages");
-    if (part.kind_case() != v1::ContentPart::kText) return refuse(Code::kBadRequest, "A content part is neither text nor an image.", "messages");
+    if (part.kind_case() != v1::ContentPart::kText)
+      return refuse(Code::kBadRequest, "A content part is neither text nor an image.", "messages");
   }
   return {};
 }
@@ -71,7 +78,8 @@ Checked<void> check_prompt(const v1::InferenceRequest& request, const ServedMode
     case v1::InferenceRequest::kConversation: {
       const auto& messages = request.conversation().messages();
       if (messages.empty()) return refuse(Code::kBadRequest, "messages must not be empty.", "messages");
-      if (messages.size() > kMaxMessages) return refuse(Code::kBadRequest, fmt::format("At most {} messages.", kMaxMessages), "messages");
+      if (messages.size() > kMaxMessages)
+        return refuse(Code::kBadRequest, fmt::format("At most {} messages.", kMaxMessages), "messages");
       for (const auto& message : messages) TIE_CHECK_OK(check_message(message));
       if (request.sampling().echo()) return refuse(Code::kBadRequest, "echo is for text completions only.", "echo");
       return {};
@@ -87,20 +95,26 @@ Checked<void> check_prompt(const v1::InferenceRequest& request, const ServedMode
 }
 
 Checked<void> check_tools(const v1::InferenceRequest& request) {
-  if (request.tools_size() > kMaxTools) return refuse(Code::kBadRequest, fmt::format("At most {} tools.", kMaxTools), "tools");
-  if (wants_tools(request) && !request.has_conversation()) return refuse(Code::kUnsupportedFeature, "Tools need a conversation, not a text.", "tools");
+  if (request.tools_size() > kMaxTools)
+    return refuse(Code::kBadRequest, fmt::format("At most {} tools.", kMaxTools), "tools");
+  if (wants_tools(request) && !request.has_conversation())
+    return refuse(Code::kUnsupportedFeature, "Tools need a conversation, not a text.", "tools");
   std::set<std::string_view> names;
   for (const auto& tool : request.tools()) {
-    if (tool.name().empty() || tool.name().size() > kMaxToolNameBytes || tool.description().size() > kMaxToolDescriptionBytes)
-      return refuse(Code::kBadRequest, "A tool's name is missing or too long, or its description is too long.", "tools");
+    if (tool.name().empty() || tool.name().size() > kMaxToolNameBytes ||
+        tool.description().size() > kMaxToolDescriptionBytes)
+      return refuse(Code::kBadRequest, "A tool's name is missing or too long, or its description is too long.",
+                    "tools");
     if (!names.insert(tool.name()).second) return refuse(Code::kBadRequest, "Two tools have the same name.", "tools");
   }
-  bool forced = request.tool_choice().kind() == v1::ToolChoice::REQUIRED || request.tool_choice().kind() == v1::ToolChoice::NAMED;
+  bool forced =
+      request.tool_choice().kind() == v1::ToolChoice::REQUIRED || request.tool_choice().kind() == v1::ToolChoice::NAMED;
   if (forced && request.tools_size() == 0) return refuse(Code::kBadRequest, "tool_choice needs tools.", "tool_choice");
   return {};
 }
 
-// Later features have their place in the messages already; until they are there a request for them must not pass unnoticed.
+// Later features have their place in the messages already; until they are there a request for them must not pass
+// unnoticed.
 Checked<void> check_features(const v1::InferenceRequest& request) {
   TIE_CHECK_OK(check_tools(request));
   if (!request.prompt_id().empty())
@@ -110,7 +124,8 @@ Checked<void> check_features(const v1::InferenceRequest& request) {
   for (const std::string* key : {&request.turn_key_read(), &request.turn_key_write()})
     if (!key->empty() && key->size() != 32) return refuse(Code::kBadRequest, "A turn key is 32 bytes.");
   if (request.template_kwargs_size() > kMaxTemplateVariables)
-    return refuse(Code::kBadRequest, fmt::format("At most {} template variables.", kMaxTemplateVariables), "chat_template_kwargs");
+    return refuse(Code::kBadRequest, fmt::format("At most {} template variables.", kMaxTemplateVariables),
+                  "chat_template_kwargs");
   return {};
 }
 
@@ -121,15 +136,19 @@ Checked<void> check_sampling(const v1::SamplingParams& s, uint32_t vocabulary, u
   if (s.has_top_p()) TIE_CHECK_OK(above_zero("top_p", s.top_p(), 1));
   if (s.has_min_p()) TIE_CHECK_OK(in_range("min_p", s.min_p(), 0, 1));
   if (s.has_top_k()) TIE_CHECK_OK(int_in_range("top_k", s.top_k(), 0, INT32_MAX));
-  if (s.has_repetition_penalty()) TIE_CHECK_OK(above_zero("repetition_penalty", s.repetition_penalty(), kMaxRepetitionPenalty));
+  if (s.has_repetition_penalty())
+    TIE_CHECK_OK(above_zero("repetition_penalty", s.repetition_penalty(), kMaxRepetitionPenalty));
   if (s.has_presence_penalty()) TIE_CHECK_OK(in_range("presence_penalty", s.presence_penalty(), -2, 2));
   if (s.has_frequency_penalty()) TIE_CHECK_OK(in_range("frequency_penalty", s.frequency_penalty(), -2, 2));
   TIE_CHECK_OK(int_in_range("n", s.n(), 0, kMaxSamples));
-  // A completion that could not fit into the context whatever the prompt is a mistake; one that merely may not is bounded later.
+  // A completion that could not fit into the context whatever the prompt is a mistake; one that merely may not is
+  // bounded later.
   if (s.has_max_tokens()) TIE_CHECK_OK(int_in_range("max_tokens", s.max_tokens(), s.echo() ? 0 : 1, context_tokens));
-  TIE_CHECK_OK(int_in_range("min_tokens", s.min_tokens(), 0, s.has_max_tokens() ? s.max_tokens() : static_cast<int64_t>(context_tokens)));
+  TIE_CHECK_OK(int_in_range("min_tokens", s.min_tokens(), 0,
+                            s.has_max_tokens() ? s.max_tokens() : static_cast<int64_t>(context_tokens)));
   TIE_CHECK_OK(int_in_range("top_logprobs", s.top_logprobs(), 0, kMaxTopLogprobs));
-  if (s.top_logprobs() > 0 && !s.logprobs()) return refuse(Code::kBadRequest, "top_logprobs needs logprobs.", "top_logprobs");
+  if (s.top_logprobs() > 0 && !s.logprobs())
+    return refuse(Code::kBadRequest, "top_logprobs needs logprobs.", "top_logprobs");
   return check_lists(s, vocabulary);
 }
 
@@ -139,11 +158,12 @@ Checked<void> check_request(const v1::InferenceRequest& request, const ServedMod
   return check_features(request);
 }
 
-Checked<v1::SamplingParams> settle_sampling(const v1::SamplingParams& asked, const ServedModel& model, size_t prompt_tokens,
-                                            const char* prompt_param) {
+Checked<v1::SamplingParams> settle_sampling(const v1::SamplingParams& asked, const ServedModel& model,
+                                            size_t prompt_tokens, const char* prompt_param) {
   if (prompt_tokens >= model.context_tokens)
     return refuse(Code::kContextExceeded,
-                  fmt::format("This model's context is {} tokens, but the prompt has {} tokens.", model.context_tokens, prompt_tokens),
+                  fmt::format("This model's context is {} tokens, but the prompt has {} tokens.", model.context_tokens,
+                              prompt_tokens),
                   prompt_param);
   v1::SamplingParams out = model.defaults;
   out.MergeFrom(asked);

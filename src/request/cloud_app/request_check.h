@@ -1,5 +1,6 @@
-// Whether a request makes sense before any work is done for it: every number in range, every list bounded, nothing asked for that the node
-// does not have. Pure. Untrusted input. Each refusal names the parameter as OpenAI names it. Source: proto/sampling.proto, inference.proto.
+// Whether a request makes sense before any work is done for it: every number in range, every list bounded, nothing
+// asked for that the node does not have. Pure. Untrusted input. Each refusal names the parameter as OpenAI names it.
+// Source: proto/sampling.proto, inference.proto.
 #pragma once
 #include "inference.pb.h"
 #include "request/cloud_app/refusal.h"
@@ -13,7 +14,7 @@ Checked<void> check_sampling(const v1::SamplingParams& sampling, uint32_t vocabu
 
 // The request's sampling over the model's defaults; max_tokens bounded by what the context leaves after the prompt.
 // kContextExceeded, naming both numbers, when the prompt leaves no room. `prompt_param`: "messages" or "prompt".
-Checked<v1::SamplingParams> settle_sampling(const v1::SamplingParams& asked, const ServedModel& model, size_t prompt_tokens,
-                                            const char* prompt_param);
+Checked<v1::SamplingParams> settle_sampling(const v1::SamplingParams& asked, const ServedModel& model,
+                                            size_t prompt_tokens, const char* prompt_param);
 
 }  // namespace tie::request::app

@@ -59,9 +59,15 @@ TEST_F(RequestCheckTest, AbsurdNumbersNameTheirParameter) {
       {"logit_bias", [](auto& s) { (*s.mutable_logit_bias())[1] = kNan; }},
       {"stop", [](auto& s) { s.add_stop(""); }},
       {"stop", [](auto& s) { s.add_stop(std::string(257, 'x')); }},
-      {"stop", [](auto& s) { for (int i = 0; i < 5000; ++i) s.add_stop("x"); }},
+      {"stop",
+       [](auto& s) {
+         for (int i = 0; i < 5000; ++i) s.add_stop("x");
+       }},
       {"stop_token_ids", [](auto& s) { s.add_stop_token_ids(1 << 30); }},
-      {"stop_token_ids", [](auto& s) { for (int i = 0; i < 65; ++i) s.add_stop_token_ids(1); }},
+      {"stop_token_ids",
+       [](auto& s) {
+         for (int i = 0; i < 65; ++i) s.add_stop_token_ids(1);
+       }},
   };
   for (const Case& c : cases) {
     Refusal refusal = check([&](Request& r) { c.change(*r.mutable_sampling()); });
@@ -72,33 +78,35 @@ TEST_F(RequestCheckTest, AbsurdNumbersNameTheirParameter) {
 
 TEST_F(RequestCheckTest, TheEdgesOfEachRangeAreAccepted) {
   auto code = check([](Request& r) {
-    auto& s = *r.mutable_sampling();
-    s.set_temperature(2);
-    s.set_top_p(1);
-    s.set_min_p(1);
-    s.set_presence_penalty(-2);
-    s.set_frequency_penalty(2);
-    s.set_n(16);
-    s.set_max_tokens(200);
-    s.set_logprobs(true);
-    s.set_top_logprobs(20);
-    (*s.mutable_logit_bias())[257] = -100;
-    for (int i = 0; i < 16; ++i) s.add_stop(std::string(256, 'x'));
-  }).code;
+                auto& s = *r.mutable_sampling();
+                s.set_temperature(2);
+                s.set_top_p(1);
+                s.set_min_p(1);
+                s.set_presence_penalty(-2);
+                s.set_frequency_penalty(2);
+                s.set_n(16);
+                s.set_max_tokens(200);
+                s.set_logprobs(true);
+                s.set_top_logprobs(20);
+                (*s.mutable_logit_bias())[257] = -100;
+                for (int i = 0; i < 16; ++i) s.add_stop(std::string(256, 'x'));
+              }).code;
   EXPECT_EQ(code, Code::kOk);
 }
 
 TEST_F(RequestCheckTest, PromptsThatMakeNoSense) {
   EXPECT_EQ(check([](Request& r) { r.clear_prompt(); }).code, Code::kBadRequest);
   EXPECT_EQ(check([](Request& r) { r.mutable_conversation()->clear_messages(); }).param, "messages");
-  EXPECT_EQ(check([](Request& r) { r.mutable_conversation()->mutable_messages(0)->set_role("god"); }).param, "messages");
+  EXPECT_EQ(check([](Request& r) { r.mutable_conversation()->mutable_messages(0)->set_role("god"); }).param,
+            "messages");
   EXPECT_EQ(check([](Request& r) { r.mutable_token_ids()->add_ids(258); }).param, "prompt");
   EXPECT_EQ(check([](Request& r) { r.mutable_token_ids()->add_ids(-1); }).param, "prompt");
   EXPECT_EQ(check([](Request& r) { r.mutable_sampling()->set_echo(true); }).param, "echo");
 }
 
 TEST_F(RequestCheckTest, AnImageIsAClearRefusal) {
-  Refusal refusal = check([](Request& r) { r.mutable_conversation()->mutable_messages(0)->add_parts()->set_image("png"); });
+  Refusal refusal =
+      check([](Request& r) { r.mutable_conversation()->mutable_messages(0)->add_parts()->set_image("png"); });
   EXPECT_EQ(refusal.code, Code::kUnsupportedFeature);
   EXPECT_EQ(refusal.param, "messages");
 }
@@ -113,12 +121,15 @@ TEST_F(RequestCheckTest, ToolsHaveNamesOfTheirOwn) {
   EXPECT_EQ(check([](Request& r) {
               r.add_tools()->set_name("f");
               r.add_tools()->set_name("f");
-            }).param, "tools");
-  EXPECT_EQ(check([](Request& r) { r.mutable_tool_choice()->set_kind(v1::ToolChoice::REQUIRED); }).param, "tool_choice");
+            }).param,
+            "tools");
+  EXPECT_EQ(check([](Request& r) { r.mutable_tool_choice()->set_kind(v1::ToolChoice::REQUIRED); }).param,
+            "tool_choice");
   EXPECT_EQ(check([](Request& r) {
               r.set_raw_text("x");
               r.add_tools()->set_name("f");
-            }).param, "tools");
+            }).param,
+            "tools");
 }
 
 TEST_F(RequestCheckTest, APromptOverTheContextNamesBothNumbers) {

@@ -8,7 +8,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "raw tensor contents are little-endian");
 
-void add_input(inference::ModelInferRequest& out, const char* name, const char* datatype, int64_t elements, std::string contents) {
+void add_input(inference::ModelInferRequest& out, const char* name, const char* datatype, int64_t elements,
+               std::string contents) {
   auto* tensor = out.add_inputs();
   tensor->set_name(name);
   tensor->set_datatype(datatype);
@@ -101,9 +102,11 @@ Checked<RuntimeEvent> read_response(const inference::ModelStreamInferResponse& r
   if (!response.error_message().empty()) return std::unexpected(refusal_of(response.error_message()));
   const auto& infer = response.infer_response();
   RuntimeEvent out;
-  if (infer.outputs_size() != infer.raw_output_contents_size()) return refuse(Code::kInternal, "The runtime's answer is malformed.");
+  if (infer.outputs_size() != infer.raw_output_contents_size())
+    return refuse(Code::kInternal, "The runtime's answer is malformed.");
   for (int i = 0; i < infer.outputs_size(); ++i)
-    if (!read_tensor(infer.outputs(i).name(), infer.raw_output_contents(i), out)) return refuse(Code::kInternal, "The runtime's answer is malformed.");
+    if (!read_tensor(infer.outputs(i).name(), infer.raw_output_contents(i), out))
+      return refuse(Code::kInternal, "The runtime's answer is malformed.");
   auto final = infer.parameters().find("triton_final_response");
   out.final = final != infer.parameters().end() && final->second.bool_param();
   return out;

@@ -26,10 +26,10 @@ struct RuntimeEvent {
   std::vector<int32_t> tokens;
   v1::RuntimeLogprobs logprobs;
   uint32_t stop_trim_bytes = 0;
-  std::string finish;              // "", stop, length, grammar_end, cancelled, error
+  std::string finish;  // "", stop, length, grammar_end, cancelled, error
   v1::RuntimeUsage usage;
   bool has_usage = false;
-  bool final = false;              // the request's last response
+  bool final = false;  // the request's last response
 };
 // A response that carries an error becomes a Refusal of the same name; a malformed one is kInternal.
 Checked<RuntimeEvent> read_response(const inference::ModelStreamInferResponse& response);

@@ -16,7 +16,9 @@ namespace {
 using inference::ModelInferRequest;
 using inference::ModelStreamInferResponse;
 
-std::unexpected<Refusal> lost() { return refuse(Code::kRuntimeLost, error_info(Code::kRuntimeLost).sentence); }
+std::unexpected<Refusal> lost() {
+  return refuse(Code::kRuntimeLost, error_info(Code::kRuntimeLost).sentence);
+}
 
 class GrpcStream final : public RuntimeStream {
  public:

@@ -1,6 +1,6 @@
-// The app's connection to one afm-runtime: a unix socket that is connected while the process warms up, because later nothing can be
-// connected any more, and one ModelStreamInfer call over it. gRPC stays out of this header.
-// Threads: one. A runtime that dies is noticed at once, by gRPC or by the socket's hang-up.
+// The app's connection to one afm-runtime: a unix socket that is connected while the process warms up, because later
+// nothing can be connected any more, and one ModelStreamInfer call over it. gRPC stays out of this header. Threads:
+// one. A runtime that dies is noticed at once, by gRPC or by the socket's hang-up.
 #pragma once
 #include <memory>
 #include <string>

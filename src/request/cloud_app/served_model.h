@@ -1,5 +1,6 @@
-// What the app knows of each model it may be asked for: the mapped vocabulary, the compiled chat template, the facts of model.toml.
-// Loaded while the process warms up; immutable afterwards. Files: ASSETS/models/NAME/{tokenizer.img, template.jinja, model.toml}.
+// What the app knows of each model it may be asked for: the mapped vocabulary, the compiled chat template, the facts of
+// model.toml. Loaded while the process warms up; immutable afterwards. Files: ASSETS/models/NAME/{tokenizer.img,
+// template.jinja, model.toml}.
 #pragma once
 #include <map>
 #include <memory>
@@ -14,9 +15,9 @@ namespace tie::request::app {
 
 struct ServedModel {
   std::string name;
-  std::string model_id;            // hex, for the client to compare with the claims
+  std::string model_id;  // hex, for the client to compare with the claims
   uint32_t context_tokens = 0;
-  v1::SamplingParams defaults;     // [sampling] of model.toml
+  v1::SamplingParams defaults;  // [sampling] of model.toml
   bool template_knows_developer = false;
   ToolSyntax tool_syntax;
   os::Mapping tokenizer_image;

@@ -1,4 +1,5 @@
-// For tests: a tiny model (256 bytes, a few merges, two control tokens) with its asset folder, and a runtime whose words are scripted.
+// For tests: a tiny model (256 bytes, a few merges, two control tokens) with its asset folder, and a runtime whose
+// words are scripted.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -24,7 +25,8 @@ inline std::string stand_in(int byte) {
   bool plain = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || (byte >= 174 && byte <= 255);
   if (!plain) {
     int shift = 0;
-    for (int b = 0; b < byte; ++b) shift += !((b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255));
+    for (int b = 0; b < byte; ++b)
+      shift += !((b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255));
     code = 256 + shift;
   }
   if (code < 128) return std::string(1, static_cast<char>(code));
@@ -38,13 +40,15 @@ inline std::string tokenizer_json() {
   nlohmann::json vocab;
   for (int b = 0; b < 256; ++b) vocab[stand_in(b)] = b;
   auto special = [](int id, const char* text) {
-    return nlohmann::json{{"id", id}, {"content", text}, {"special", true}, {"normalized", false}, {"lstrip", false}, {"rstrip", false}, {"single_word", false}};
+    return nlohmann::json{{"id", id},        {"content", text}, {"special", true},     {"normalized", false},
+                          {"lstrip", false}, {"rstrip", false}, {"single_word", false}};
   };
   nlohmann::json root = {
       {"version", "1.0"},
       {"added_tokens", {special(kEnd, "<|end|>"), special(kStart, "<|start|>")}},
       {"normalizer", nullptr},
-      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}}},
+      {"pre_tokenizer",
+       {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}}},
       {"post_processor", nullptr},
       {"decoder", {{"type", "ByteLevel"}}},
       {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}}}};
@@ -52,7 +56,8 @@ inline std::string tokenizer_json() {
 }
 
 constexpr const char* kTemplate =
-    "{% for m in messages %}<|start|>{{ m.role }}:{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|start|>assistant:{% endif %}";
+    "{% for m in messages %}<|start|>{{ m.role }}:{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt "
+    "%}<|start|>assistant:{% endif %}";
 
 struct TinyAssets {
   std::string root = (std::filesystem::temp_directory_path() / ("tie-app-" + random_hex(6))).string();
@@ -88,7 +93,8 @@ inline v1::InferenceRequest chat(const std::string& text, const std::string& mod
 
 // ---- the runtime's words ----
 
-inline inference::ModelStreamInferResponse response(const std::vector<int32_t>& tokens, const std::string& finish = "", int32_t sample = 0, int32_t trim = 0) {
+inline inference::ModelStreamInferResponse response(const std::vector<int32_t>& tokens, const std::string& finish = "",
+                                                    int32_t sample = 0, int32_t trim = 0) {
   inference::ModelStreamInferResponse out;
   auto& r = *out.mutable_infer_response();
   auto add = [&](const char* name, const char* type, int64_t n, std::string raw) {
@@ -99,7 +105,8 @@ inline inference::ModelStreamInferResponse response(const std::vector<int32_t>& 
     r.add_raw_output_contents(std::move(raw));
   };
   add("sample_index", "INT32", 1, std::string(reinterpret_cast<const char*>(&sample), 4));
-  add("token_ids", "INT32", static_cast<int64_t>(tokens.size()), std::string(reinterpret_cast<const char*>(tokens.data()), tokens.size() * 4));
+  add("token_ids", "INT32", static_cast<int64_t>(tokens.size()),
+      std::string(reinterpret_cast<const char*>(tokens.data()), tokens.size() * 4));
   add("stop_trim_bytes", "INT32", 1, std::string(reinterpret_cast<const char*>(&trim), 4));
   auto length = static_cast<uint32_t>(finish.size());
   add("finish", "BYTES", 1, std::string(reinterpret_cast<const char*>(&length), 4) + finish);

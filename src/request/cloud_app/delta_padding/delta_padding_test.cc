@@ -1,4 +1,4 @@
-#include "request/cloud_app/delta_padding.h"
+#include "request/cloud_app/delta_padding/delta_padding.h"
 
 #include <gtest/gtest.h>
 
