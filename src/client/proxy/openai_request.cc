@@ -5,6 +5,7 @@
 #include "client/proxy/json_body.h"
 #include "client/proxy/limits.h"
 #include "client/proxy/openai_parts.h"
+#include "client/proxy/schema_text.h"
 
 namespace tie::client {
 namespace {
@@ -139,6 +140,10 @@ std::expected<OpenAiRequest, ApiError> read_openai_request(Endpoint endpoint, st
   }
   body.refuse_unknown();
   if (body.failed()) return std::unexpected(*body.error());
+  v1::InferenceRequest& first = out.payloads.front();
+  keep_schema_texts(text, first);
+  for (v1::InferenceRequest& payload : out.payloads)
+    if (&payload != &first && first.has_response_format()) *payload.mutable_response_format() = first.response_format();
   const v1::SamplingParams& sampling = out.payloads.front().sampling();
   out.samples = std::max(1, sampling.n());
   out.wants_logprobs = sampling.logprobs();
