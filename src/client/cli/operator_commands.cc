@@ -34,14 +34,18 @@ std::string duration(uint64_t ms) {
 }
 
 void print_status(const v1::NodeStatus& status) {
-  fmt::print("node        {}{}{}, for {}\n", status.state(), status.reason().empty() ? "" : ": ", status.reason(), duration(status.state_since_ms()));
-  fmt::print("requests    {} in flight, {} allowed{}\n", status.in_flight(), status.max_requests(), status.drained_by_operator() ? " (drained by the operator)" : "");
-  std::string next = status.next_recycle_in_ms() == 0 ? "none planned" : "next in " + duration(status.next_recycle_in_ms());
+  fmt::print("node        {}{}{}, for {}\n", status.state(), status.reason().empty() ? "" : ": ", status.reason(),
+             duration(status.state_since_ms()));
+  fmt::print("requests    {} in flight, {} allowed{}\n", status.in_flight(), status.max_requests(),
+             status.drained_by_operator() ? " (drained by the operator)" : "");
+  std::string next =
+      status.next_recycle_in_ms() == 0 ? "none planned" : "next in " + duration(status.next_recycle_in_ms());
   std::string last = status.recycle_count() == 0 ? "" : ", the last took " + duration(status.last_recycle_ms());
   fmt::print("recycles    {}{}, {}\n", status.recycle_count(), last, next);
   fmt::print("\n{:<32} {:<16} {:<10} {}\n", "component", "state", "since", "");
   for (const v1::ComponentStatus& component : status.components())
-    fmt::print("{:<32} {:<16} {:<10} {}\n", component.name(), component.state(), duration(component.since_ms()), component.message());
+    fmt::print("{:<32} {:<16} {:<10} {}\n", component.name(), component.state(), duration(component.since_ms()),
+               component.message());
 }
 
 struct Settings {
@@ -82,7 +86,8 @@ int watch(const Settings& settings) {
     std::string shown;
     while (reader->Read(&status)) {
       std::string line = fmt::format("{:<13} {}", status.state(), status.reason());
-      for (const v1::ComponentStatus& component : status.components()) line += fmt::format("  {}={}", component.name(), component.state());
+      for (const v1::ComponentStatus& component : status.components())
+        line += fmt::format("  {}={}", component.name(), component.state());
       if (line != shown) fmt::print("{}\n", line);
       shown = line;
       std::fflush(stdout);
@@ -92,7 +97,8 @@ int watch(const Settings& settings) {
   });
 }
 
-void add(CLI::App& node, int& exit_code, std::shared_ptr<Settings> settings, const char* name, const char* help, int64_t limit_ms, Call call) {
+void add(CLI::App& node, int& exit_code, std::shared_ptr<Settings> settings, const char* name, const char* help,
+         int64_t limit_ms, Call call) {
   node.add_subcommand(name, help)->callback([=, &exit_code] { exit_code = run(*settings, limit_ms, call); });
 }
 
@@ -103,17 +109,21 @@ void add_node_commands(CLI::App& app, int& exit_code) {
   CLI::App* node = app.add_subcommand("node", "look at and operate this node");
   node->require_subcommand(1);
   node->fallthrough();
-  node->add_option("--socket", settings->socket, "the controller's socket (default: the one in this machine's run directory, $TIE_RUN)");
+  node->add_option("--socket", settings->socket,
+                   "the controller's socket (default: the one in this machine's run directory, $TIE_RUN)");
 
   CLI::App* status = node->add_subcommand("status", "the state of the node and its parts");
   status->add_flag("--watch", settings->watch, "follow every change");
   status->callback([settings, &exit_code] {
-    exit_code = settings->watch ? watch(*settings) : run(*settings, kStatusMs, [](Stub& stub, grpc::ClientContext& context, v1::NodeStatus& out) {
-      return stub.GetStatus(&context, {}, &out);
-    });
+    exit_code = settings->watch
+                    ? watch(*settings)
+                    : run(*settings, kStatusMs, [](Stub& stub, grpc::ClientContext& context, v1::NodeStatus& out) {
+                        return stub.GetStatus(&context, {}, &out);
+                      });
   });
 
-  CLI::App* recycle = node->add_subcommand("recycle", "restart the runtime without losing a request; returns when the node is ready again");
+  CLI::App* recycle = node->add_subcommand(
+      "recycle", "restart the runtime without losing a request; returns when the node is ready again");
   recycle->add_option("--reason", settings->reason, "shown in the status");
   recycle->add_option("--drain-limit-ms", settings->limit_ms, "longest wait for requests in flight");
   recycle->callback([settings, &exit_code] {

@@ -20,17 +20,22 @@ constexpr const char* kOtherUser = "Zwei";
 
 Result<std::vector<int32_t>> render(const text::PromptBuilder& builder, const std::string& system, const char* user) {
   text::ChatInput input;
-  input.messages_json = nlohmann::json{{{"role", "system"}, {"content", system}}, {{"role", "user"}, {"content", user}}}.dump();
+  input.messages_json =
+      nlohmann::json{{{"role", "system"}, {"content", system}}, {{"role", "user"}, {"content", user}}}.dump();
   TIE_TRY(text::Prompt prompt, builder.build(input));
   return std::vector<int32_t>(prompt.ids.begin(), prompt.ids.end());
 }
 
-std::string file_of(const std::string& assets, const std::string& id) { return assets + "/prompts/" + id + ".json"; }
+std::string file_of(const std::string& assets, const std::string& id) {
+  return assets + "/prompts/" + id + ".json";
+}
 
 }  // namespace
 
-Result<prefix::SystemPrompt> make_system_prompt(const std::string& assets, const std::string& model, const std::string& id, const std::string& text) {
-  if (!owner::valid_model_name(model)) return fail(Code::kBadRequest, "a model's name has letters, digits, '.', '_' and '-'");
+Result<prefix::SystemPrompt> make_system_prompt(const std::string& assets, const std::string& model,
+                                                const std::string& id, const std::string& text) {
+  if (!owner::valid_model_name(model))
+    return fail(Code::kBadRequest, "a model's name has letters, digits, '.', '_' and '-'");
   std::string folder = assets + "/models/" + model + "/";
   TIE_TRY(auto image, os::Mapping::file_read_only(folder + owner::kTokenizerFile));
   auto bytes = image.bytes();
@@ -43,9 +48,12 @@ Result<prefix::SystemPrompt> make_system_prompt(const std::string& assets, const
   TIE_TRY(auto other, render(builder, text, kOtherUser));
   tokens.erase(std::mismatch(tokens.begin(), tokens.end(), other.begin(), other.end()).first, tokens.end());
   while (!tokens.empty() && !vocab.is_control(tokens.back())) tokens.pop_back();
-  if (tokens.empty()) return fail(Code::kBadRequest, "the model's template puts no control token after a system message, so the prompt has no safe end");
+  if (tokens.empty())
+    return fail(Code::kBadRequest,
+                "the model's template puts no control token after a system message, so the prompt has no safe end");
   prefix::SystemPrompt prompt{id, model, text, std::move(tokens)};
-  return prefix::parse_system_prompt(prefix::to_json(prompt));  // the rules of the file are the rules of what is written
+  return prefix::parse_system_prompt(
+      prefix::to_json(prompt));  // the rules of the file are the rules of what is written
 }
 
 Result<void> save_system_prompt(const std::string& assets, const prefix::SystemPrompt& prompt) {
@@ -70,9 +78,11 @@ Result<std::vector<prefix::SystemPrompt>> list_system_prompts(const std::string&
 }
 
 Result<void> remove_system_prompt(const std::string& assets, const std::string& id) {
-  if (!owner::valid_model_name(id)) return fail(Code::kBadRequest, "a prompt's id has letters, digits, '.', '_' and '-'");
+  if (!owner::valid_model_name(id))
+    return fail(Code::kBadRequest, "a prompt's id has letters, digits, '.', '_' and '-'");
   std::error_code error;
-  if (!std::filesystem::remove(file_of(assets, id), error)) return fail(error ? Code::kIo : Code::kNotFound, "no prompt " + id + " in " + assets + "/prompts");
+  if (!std::filesystem::remove(file_of(assets, id), error))
+    return fail(error ? Code::kIo : Code::kNotFound, "no prompt " + id + " in " + assets + "/prompts");
   return {};
 }
 

@@ -30,14 +30,17 @@ int add(const Options& o) {
   auto prompt = make_system_prompt(o.folder(), o.model, o.id, to_string(*text));
   if (!prompt) return say(prompt.error());
   if (auto saved = save_system_prompt(o.folder(), *prompt); !saved) return say(saved.error());
-  fmt::print("prompt {} for {}: {} tokens\n  a running node warms it after: tie node reload\n", prompt->id, prompt->model, prompt->tokens.size());
+  fmt::print("prompt {} for {}: {} tokens\n  a running node warms it after: tie node reload\n", prompt->id,
+             prompt->model, prompt->tokens.size());
   return 0;
 }
 
 int list(const Options& o) {
   auto prompts = list_system_prompts(o.folder());
   if (!prompts) return say(prompts.error());
-  for (const auto& prompt : *prompts) fmt::print("{:<24} {:<32} {:>7} tokens  {}\n", prompt.id, prompt.model, prompt.tokens.size(), prompt.text.substr(0, prompt.text.find('\n')).substr(0, 60));
+  for (const auto& prompt : *prompts)
+    fmt::print("{:<24} {:<32} {:>7} tokens  {}\n", prompt.id, prompt.model, prompt.tokens.size(),
+               prompt.text.substr(0, prompt.text.find('\n')).substr(0, 60));
   return 0;
 }
 

@@ -1,4 +1,5 @@
-// `tie node prompt add|list|remove`: the system prompts whose KV blocks the node keeps. Part of `tie node` (operator_commands.h).
+// `tie node prompt add|list|remove`: the system prompts whose KV blocks the node keeps. Part of `tie node`
+// (operator_commands.h).
 #pragma once
 
 namespace CLI {

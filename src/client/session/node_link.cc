@@ -17,6 +17,7 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& node) {
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
+  args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 100);  // else a node that comes back is not looked for during half a minute
   // No gRPC keepalive: it re-arms a timer at every event. Attempt asks is_alive() when a stream has been silent.
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // events are small: probing would answer each with a ping
   args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
