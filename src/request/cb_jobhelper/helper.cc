@@ -15,7 +15,8 @@ namespace {
 
 constexpr FrameLimits kLimits{.max_frame_bytes = kMaxFrameBytes, .max_queued_bytes = kMaxQueuedBytes};
 // The store connection may come with Start.
-constexpr FrameLimits kCloudboardLimits{.max_frame_bytes = kMaxFrameBytes, .max_queued_bytes = kMaxQueuedBytes, .max_fds = 1};
+constexpr FrameLimits kCloudboardLimits{
+    .max_frame_bytes = kMaxFrameBytes, .max_queued_bytes = kMaxQueuedBytes, .max_fds = 1};
 
 class Loop : public Peers {
  public:
@@ -59,7 +60,8 @@ class Loop : public Peers {
 
   bool readable(Source source) const { return (polled_[source].revents & (POLLIN | POLLHUP | POLLERR)) != 0; }
 
-  // A peer is not read while what it says would have to be held: back-pressure reaches the client or the runtime instead.
+  // A peer is not read while what it says would have to be held: back-pressure reaches the client or the runtime
+  // instead.
   Result<void> wait() {
     auto watch = [](const FrameLink& link, bool read) {
       int events = (read ? POLLIN : 0) | (link.wants_write() ? POLLOUT : 0);
@@ -70,7 +72,8 @@ class Loop : public Peers {
     polled_[kCloudboard] = watch(cloudboard_, read_cloudboard);
     polled_[kApp] = watch(app_, cloudboard_.queued_bytes() < kPauseQueuedBytes);
     polled_[kKeys] = watch(keys_, true);
-    if (!read_cloudboard && cloudboard_.open()) polled_[kCloudboard].fd = cloudboard_.fd();  // its hang-up counts even then
+    if (!read_cloudboard && cloudboard_.open())
+      polled_[kCloudboard].fd = cloudboard_.fd();  // its hang-up counts even then
     int timeout = session_.started() ? 1000 : -1;
     if (::poll(polled_.data(), polled_.size(), timeout) < 0 && errno != EINTR) return fail_errno("poll", errno);
     return {};

@@ -1,5 +1,5 @@
-// cb_jobhelper: ends the encryption of one request on the node. Started per connection (fd 3) by the launcher or systemd, waits warm,
-// serves one request, exits. Source: spec, "On-Node Request Termination".
+// cb_jobhelper: ends the encryption of one request on the node. Started per connection (fd 3) by the launcher or
+// systemd, waits warm, serves one request, exits. Source: spec, "On-Node Request Termination".
 #include <openssl/crypto.h>
 #include <unistd.h>
 
@@ -21,9 +21,12 @@ struct Options {
 // Two flags: a command-line library would cost more than this process's whole start.
 bool parse(int argc, char** argv, Options& out) {
   for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::strcmp(argv[i], "--app-socket") == 0) out.app_socket = argv[i + 1];
-    else if (std::strcmp(argv[i], "--decap-socket") == 0) out.decap_socket = argv[i + 1];
-    else return false;
+    if (std::strcmp(argv[i], "--app-socket") == 0)
+      out.app_socket = argv[i + 1];
+    else if (std::strcmp(argv[i], "--decap-socket") == 0)
+      out.decap_socket = argv[i + 1];
+    else
+      return false;
   }
   return argc % 2 == 1 && !out.app_socket.empty() && !out.decap_socket.empty();
 }

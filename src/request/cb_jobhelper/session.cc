@@ -3,7 +3,7 @@
 #include "base/byte_buckets.h"
 #include "cloudboard.pb.h"
 #include "crypto/kem.h"
-#include "request/cloud_app/delta_padding.h"
+#include "request/cloud_app/delta_padding/delta_padding.h"
 
 namespace tie::request::jobhelper {
 namespace {
@@ -83,8 +83,8 @@ Result<void> Session::open_request(const v1::DecapReply& reply) {
   if (reply.has_error()) return fail(Code::kUnauthenticated, kUniformSentence);
   auto suite = suite_of(reply.suite());
   if (!suite) return fail(Code::kUnauthenticated, kUniformSentence);
-  TIE_TRY(auto opened, crypto::OpenedRequest::open(*suite, as_bytes(key_id_), as_bytes(enc_), as_bytes(reply.shared_secret()),
-                                                   as_bytes(sealed_dek_)));
+  TIE_TRY(auto opened, crypto::OpenedRequest::open(*suite, as_bytes(key_id_), as_bytes(enc_),
+                                                   as_bytes(reply.shared_secret()), as_bytes(sealed_dek_)));
   TIE_TRY(auto opener, opened.chunk_opener(as_bytes(clear_parameters_)));
   opened_ = std::move(opened);
   opener_ = std::move(opener);
@@ -210,7 +210,8 @@ void Session::lost_app() {
 void Session::lost_keys() {
   if (done()) return;
   if (state_ == State::kDecapsulating) return refuse();
-  if (state_ == State::kIdle) state_ = State::kDone;  // a warm helper without keys is of no use: the pool starts another
+  if (state_ == State::kIdle)
+    state_ = State::kDone;  // a warm helper without keys is of no use: the pool starts another
 }
 
 void Session::lost_cloudboard() {
@@ -228,7 +229,9 @@ void Session::give_up() {
   fail_clear(Code::kInternal, error_info(Code::kInternal).sentence);
 }
 
-void Session::refuse() { fail_clear(Code::kUnauthenticated, kUniformSentence); }
+void Session::refuse() {
+  fail_clear(Code::kUnauthenticated, kUniformSentence);
+}
 
 void Session::fail_clear(Code code, const char* sentence) {
   v1::FromHelper message;

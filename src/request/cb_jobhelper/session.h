@@ -1,8 +1,9 @@
-// What cb_jobhelper does with its one request, without any input or output of its own: events go in, messages come out through Peers.
-// Order: Start, the keys reply, chunks, the app's events, one sealed final. Nothing reaches the app before the request is accepted: its
-// key opened, its one-time token checked when the node asks for one, and its first chunk authenticated. Every refusal before that is one
-// and the same error, and nothing was sealed by then. After it every end of the request is a sealed, authenticated final summary.
-// Threads: one. Secrets: the request's DEK and plaintext; they die with the object. Source: spec, "On-Node Request Termination".
+// What cb_jobhelper does with its one request, without any input or output of its own: events go in, messages come out
+// through Peers. Order: Start, the keys reply, chunks, the app's events, one sealed final. Nothing reaches the app
+// before the request is accepted: its key opened, its one-time token checked when the node asks for one, and its first
+// chunk authenticated. Every refusal before that is one and the same error, and nothing was sealed by then. After it
+// every end of the request is a sealed, authenticated final summary. Threads: one. Secrets: the request's DEK and
+// plaintext; they die with the object. Source: spec, "On-Node Request Termination".
 #pragma once
 #include <functional>
 #include <optional>
@@ -19,7 +20,8 @@
 
 namespace tie::request::jobhelper {
 
-// Where the session's messages go. A send never fails here: a peer that is gone is reported through the session's lost_*() calls.
+// Where the session's messages go. A send never fails here: a peer that is gone is reported through the session's
+// lost_*() calls.
 class Peers {
  public:
   virtual ~Peers() = default;
@@ -28,7 +30,8 @@ class Peers {
   virtual void to_keys(const v1::DecapRequest& message) = 0;
 };
 
-// Decides on a one-time token. nullptr in Session means that the node has no verifier: a request that must carry a token is then refused.
+// Decides on a one-time token. nullptr in Session means that the node has no verifier: a request that must carry a
+// token is then refused.
 using TokenVerifier = std::function<bool(ByteView token)>;
 
 class Session {
@@ -63,13 +66,14 @@ class Session {
   void chunk(const v1::ToHelper::Chunk& chunk);
   void open_chunk(ByteView sealed, bool final);
   Result<void> open_request(const v1::DecapReply& reply);
-  // True once the token, when one is asked for, has been taken from the stream and accepted; `plaintext` is then what follows it.
+  // True once the token, when one is asked for, has been taken from the stream and accepted; `plaintext` is then what
+  // follows it.
   Result<bool> check_token(Bytes& plaintext, bool final);
   Result<void> accept();
   void send_input(ByteView plaintext, bool final);
   void derive_key(const std::string& purpose);
   void seal_event(const std::string& message);
-  void refuse();                              // the uniform error
+  void refuse();                                     // the uniform error
   void fail_clear(Code code, const char* sentence);  // before decapsulation only
   void finish(Final::Status status);
 

@@ -202,7 +202,9 @@ TEST_F(SessionTest, DerivedKeysDifferByPurposeAndAreBounded) {
   EXPECT_EQ(final_status(), Final::INTERNAL_ERROR);
 }
 
-std::string framed(const v1::BodyMessage& message) { return to_string(pad_message(message.SerializeAsString())); }
+std::string framed(const v1::BodyMessage& message) {
+  return to_string(pad_message(message.SerializeAsString()));
+}
 
 struct TokenTest : SessionTest {
   std::string seen;

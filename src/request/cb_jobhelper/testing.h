@@ -9,7 +9,7 @@
 #include "crypto/request_seal.h"
 #include "inference.pb.h"
 #include "jobhelper.pb.h"
-#include "request/cloud_app/delta_padding.h"
+#include "request/cloud_app/delta_padding/delta_padding.h"
 #include "wsd.pb.h"
 
 namespace tie::request::jobhelper::testing {

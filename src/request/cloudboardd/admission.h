@@ -1,5 +1,6 @@
-// How many requests are in flight, and whether one more may begin. The count rises before any work for a request is done and falls when
-// its Slot dies, which the owner keeps until the helper process has exited. Threads: any. Source: spec, "registers the node's availability".
+// How many requests are in flight, and whether one more may begin. The count rises before any work for a request is
+// done and falls when its Slot dies, which the owner keeps until the helper process has exited. Threads: any. Source:
+// spec, "registers the node's availability".
 #pragma once
 #include <cstdint>
 #include <functional>

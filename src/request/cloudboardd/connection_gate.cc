@@ -30,19 +30,22 @@ Result<os::Fd> bound_socket(const addrinfo& info, const std::string& address) {
 Result<uint16_t> port_of(int fd) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return fail_errno("asking for the port", errno);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    return fail_errno("asking for the port", errno);
   if (address.ss_family == AF_INET6) return ntohs(reinterpret_cast<sockaddr_in6&>(address).sin6_port);
   return ntohs(reinterpret_cast<sockaddr_in&>(address).sin_port);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<ConnectionGate>> ConnectionGate::listen(EventLoop& loop, const std::string& address, size_t max_connections) {
+Result<std::unique_ptr<ConnectionGate>> ConnectionGate::listen(EventLoop& loop, const std::string& address,
+                                                               size_t max_connections) {
   size_t colon = address.rfind(':');
   if (colon == std::string::npos) return fail(Code::kBadRequest, "an address is HOST:PORT, not " + address);
   std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  addrinfo hints{.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  addrinfo hints{
+      .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
   addrinfo* found = nullptr;
   if (::getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0)
     return fail(Code::kBadRequest, "not a numeric address: " + address);
@@ -73,7 +76,8 @@ void ConnectionGate::on_readable() {
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-    // Out of descriptors or memory: the connection stays in the queue; looking at it again at once would only burn the processor.
+    // Out of descriptors or memory: the connection stays in the queue; looking at it again at once would only burn the
+    // processor.
     TIE_LOG("cloudboardd", "cannot accept a connection, error number {}", errno);
     loop_.change(watch_id_, 0);
     loop_.after_ms(kOutOfDescriptorsPauseMs, [this] {

@@ -1,5 +1,6 @@
-// The TCP listener in front of gRPC: accepts up to a number of connections and hands them on; one more is closed at once. gRPC's own
-// listener has no such limit and dies for good when descriptors run out. Belongs to the event loop's thread.
+// The TCP listener in front of gRPC: accepts up to a number of connections and hands them on; one more is closed at
+// once. gRPC's own listener has no such limit and dies for good when descriptors run out. Belongs to the event loop's
+// thread.
 #pragma once
 #include <functional>
 #include <string>
@@ -14,7 +15,8 @@ class ConnectionGate {
   using Accepted = std::function<void(int listener, os::Fd connection)>;
 
   // address: "127.0.0.1:8443" or "[::1]:8443"; port 0 = any free one.
-  static Result<std::unique_ptr<ConnectionGate>> listen(EventLoop& loop, const std::string& address, size_t max_connections);
+  static Result<std::unique_ptr<ConnectionGate>> listen(EventLoop& loop, const std::string& address,
+                                                        size_t max_connections);
 
   // Begins to accept. `accepted` gets a non-blocking connection.
   Result<void> start(Accepted accepted);
@@ -23,7 +25,8 @@ class ConnectionGate {
   size_t connections() const { return open_.size(); }
 
  private:
-  ConnectionGate(EventLoop& loop, os::Fd listener, uint16_t port, size_t max) : loop_(loop), listener_(std::move(listener)), port_(port), max_(max) {}
+  ConnectionGate(EventLoop& loop, os::Fd listener, uint16_t port, size_t max)
+      : loop_(loop), listener_(std::move(listener)), port_(port), max_(max) {}
   void on_readable();
   void admit(os::Fd connection);
 

@@ -136,7 +136,8 @@ void EventLoop::every_ms(int64_t period_ms, std::function<void()> task) {
 }
 
 void EventLoop::cancel(Id timer) {
-  auto found = std::find_if(timers_.begin(), timers_.end(), [&](const auto& entry) { return entry.second.first == timer; });
+  auto found =
+      std::find_if(timers_.begin(), timers_.end(), [&](const auto& entry) { return entry.second.first == timer; });
   if (found != timers_.end()) timers_.erase(found);
 }
 

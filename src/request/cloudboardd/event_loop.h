@@ -1,6 +1,6 @@
-// One thread that watches descriptors, runs timers and takes tasks from other threads: all of cloudboardd's own state lives on it, so
-// that state needs no locks. post() may be called from any thread, everything else on the loop's thread only (or before run()).
-// Handlers must not block.
+// One thread that watches descriptors, runs timers and takes tasks from other threads: all of cloudboardd's own state
+// lives on it, so that state needs no locks. post() may be called from any thread, everything else on the loop's thread
+// only (or before run()). Handlers must not block.
 #pragma once
 #include <atomic>
 #include <cstdint>

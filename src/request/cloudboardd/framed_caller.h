@@ -1,6 +1,6 @@
-// Question and answer over one framed connection of a small daemon (workload_servicesd): questions go out in order, answers come back in
-// order. Connects when first needed and again after a loss; a question on a connection that turns out to be stale is asked once more.
-// Belongs to the event loop's thread.
+// Question and answer over one framed connection of a small daemon (workload_servicesd): questions go out in order,
+// answers come back in order. Connects when first needed and again after a loss; a question on a connection that turns
+// out to be stale is asked once more. Belongs to the event loop's thread.
 #pragma once
 #include <sys/epoll.h>
 
@@ -24,7 +24,8 @@ class FramedCaller {
 
   // kNotReady when the daemon cannot be reached, kDeadline when it does not answer.
   void ask(Question question, Done done) {
-    if (waiting_.size() >= kMaxWaiting) return done(fail(Code::kOverloaded, "The keys service is busy; try again shortly."));
+    if (waiting_.size() >= kMaxWaiting)
+      return done(fail(Code::kOverloaded, "The keys service is busy; try again shortly."));
     waiting_.push_back({std::move(question), std::move(done), monotonic_ms() + timeout_ms_, false});
     if (link_.open()) return send(waiting_.back());
     if (!connect()) fail_all(Code::kNotReady);

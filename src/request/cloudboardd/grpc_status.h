@@ -1,4 +1,5 @@
-// How an Error of the table leaves the node over gRPC: its status, its sentence, its NAME in the trailing metadata `tie-error`.
+// How an Error of the table leaves the node over gRPC: its status, its sentence, its NAME in the trailing metadata
+// `tie-error`.
 #pragma once
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>

@@ -10,7 +10,8 @@
 
 namespace tie::request::cloudboard {
 namespace {
-constexpr FrameLimits kLimits{.max_frame_bytes = kMaxHelperFrameBytes, .max_queued_bytes = kMaxHelperQueueBytes, .max_fds = 1};
+constexpr FrameLimits kLimits{
+    .max_frame_bytes = kMaxHelperFrameBytes, .max_queued_bytes = kMaxHelperQueueBytes, .max_fds = 1};
 }
 
 Helper::Helper(EventLoop& loop, FrameLink link, HelperOwner* owner)
@@ -23,13 +24,15 @@ Result<std::shared_ptr<Helper>> Helper::connect(EventLoop& loop, const std::stri
   return helper;
 }
 
-Helper::~Helper() { close(); }
+Helper::~Helper() {
+  close();
+}
 
 Result<void> Helper::watch() {
   uint32_t events = EPOLLIN | (link_.wants_write() ? static_cast<uint32_t>(EPOLLOUT) : 0u);
   TIE_TRY(watch_id_, loop_.watch(link_.fd(), events, [weak = weak_from_this()](uint32_t got) {
-            if (auto self = weak.lock()) self->on_events(got);
-          }));
+    if (auto self = weak.lock()) self->on_events(got);
+  }));
   return {};
 }
 
@@ -48,9 +51,12 @@ void Helper::send(const v1::ToHelper& message, std::span<const int> fds) {
 }
 
 void Helper::want_write() {
-  uint32_t events = (paused_ ? 0u : static_cast<uint32_t>(EPOLLIN)) | (link_.wants_write() ? static_cast<uint32_t>(EPOLLOUT) : 0u);
-  if (watch_id_ != 0) loop_.change(watch_id_, events);
-  else if (events != 0 && link_.open() && !watch()) lose();
+  uint32_t events =
+      (paused_ ? 0u : static_cast<uint32_t>(EPOLLIN)) | (link_.wants_write() ? static_cast<uint32_t>(EPOLLOUT) : 0u);
+  if (watch_id_ != 0)
+    loop_.change(watch_id_, events);
+  else if (events != 0 && link_.open() && !watch())
+    lose();
 }
 
 // A paused helper that has nothing to take either is not watched at all: its hang-up would wake the loop without end.
@@ -68,7 +74,8 @@ void Helper::on_events(uint32_t events) {
     want_write();
     if (owner_ != nullptr) owner_->helper_took_input(*this);
   }
-  if (paused_ && (events & (EPOLLHUP | EPOLLERR)) != 0) return unwatch();  // what it said before is read when the client catches up
+  if (paused_ && (events & (EPOLLHUP | EPOLLERR)) != 0)
+    return unwatch();  // what it said before is read when the client catches up
   if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0 && !paused_) read_all();
 }
 
@@ -118,7 +125,8 @@ void kill_after(const std::shared_ptr<Dying>& dying, int64_t grace_ms) {
     auto dying = weak.lock();
     if (!dying) return;
     auto killed = os::pidfd_signal(dying->pidfd.get(), SIGKILL);
-    TIE_LOG("cloudboardd", "a helper did not exit in time and was killed: {}", killed ? Code::kOk : killed.error().code);
+    TIE_LOG("cloudboardd", "a helper did not exit in time and was killed: {}",
+            killed ? Code::kOk : killed.error().code);
     kill_after(dying, grace_ms);
   });
 }

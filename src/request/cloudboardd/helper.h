@@ -1,6 +1,6 @@
-// One cb_jobhelper as cloudboardd sees it: a framed connection that started it, its Warm message, its pidfd. Belongs to the event loop's
-// thread. Connecting is what starts the process (Accept=yes), so a connection made early is a prewarmed helper.
-// Untrusted input: everything it says, once it has parsed a request.
+// One cb_jobhelper as cloudboardd sees it: a framed connection that started it, its Warm message, its pidfd. Belongs to
+// the event loop's thread. Connecting is what starts the process (Accept=yes), so a connection made early is a
+// prewarmed helper. Untrusted input: everything it says, once it has parsed a request.
 #pragma once
 #include <memory>
 #include <string>
@@ -14,7 +14,8 @@ namespace tie::request::cloudboard {
 
 class Helper;
 
-// Whoever holds a helper at the moment: the pool, then one request. Calls come from the loop; the owner may let go of the helper in them.
+// Whoever holds a helper at the moment: the pool, then one request. Calls come from the loop; the owner may let go of
+// the helper in them.
 class HelperOwner {
  public:
   virtual ~HelperOwner() = default;

@@ -18,7 +18,9 @@ bool is_printable(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c <= '~'; });
 }
 
-std::unexpected<Error> out_of_order(const char* what) { return fail(Code::kFailedPrecondition, what); }
+std::unexpected<Error> out_of_order(const char* what) {
+  return fail(Code::kFailedPrecondition, what);
+}
 
 }  // namespace
 
@@ -56,8 +58,10 @@ Result<void> InvokeOrder::client_closed() const {
 
 Result<v1::ClearParameters> parse_clear_parameters(std::string_view bytes) {
   v1::ClearParameters out;
-  if (bytes.size() > kMaxClearParametersBytes) return fail(Code::kTooLarge, "The clear parameters are larger than 16 KiB.");
-  if (!out.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return fail(Code::kBadRequest, "The clear parameters do not parse.");
+  if (bytes.size() > kMaxClearParametersBytes)
+    return fail(Code::kTooLarge, "The clear parameters are larger than 16 KiB.");
+  if (!out.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
+    return fail(Code::kBadRequest, "The clear parameters do not parse.");
   if (out.workload() != kWorkload) return fail(Code::kModelNotFound, "This node serves the workload tie-inference.");
   if (out.key_id().size() != kKeyIdBytes) return fail(Code::kBadRequest, "key_id must be 32 bytes.");
   if (out.encapsulated_key().empty() || out.encapsulated_key().size() > kMaxEncBytes)

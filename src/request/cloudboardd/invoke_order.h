@@ -1,12 +1,13 @@
-// The one order in which a client may speak on InvokeWorkload, and what its clear parameters must look like. Pure; no I/O.
-// Untrusted input. Source: ARCHITECTURE.md, "One request"; proto/cloudboard.proto.
+// The one order in which a client may speak on InvokeWorkload, and what its clear parameters must look like. Pure; no
+// I/O. Untrusted input. Source: ARCHITECTURE.md, "One request"; proto/cloudboard.proto.
 #pragma once
 #include "base/result.h"
 #include "cloudboard.pb.h"
 
 namespace tie::request::cloudboard {
 
-// setup, parameters, chunks, the last of them final; or terminate at any point after setup. Anything else: kFailedPrecondition.
+// setup, parameters, chunks, the last of them final; or terminate at any point after setup. Anything else:
+// kFailedPrecondition.
 class InvokeOrder {
  public:
   Result<void> next(const v1::InvokeRequest& message);

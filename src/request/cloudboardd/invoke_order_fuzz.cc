@@ -7,7 +7,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace tie::request::cloudboard;
   std::string_view text(reinterpret_cast<const char*>(data), size);
   auto parsed = parse_clear_parameters(text);
-  if (parsed && (parsed->key_id().size() != kKeyIdBytes || parsed->encapsulated_key().size() > kMaxEncBytes || parsed->request_id().size() != 32))
+  if (parsed && (parsed->key_id().size() != kKeyIdBytes || parsed->encapsulated_key().size() > kMaxEncBytes ||
+                 parsed->request_id().size() != 32))
     std::abort();
   v1::InvokeRequest message;
   InvokeOrder order;

@@ -24,7 +24,8 @@ size_t accepted(std::string_view kinds) {
 }
 
 TEST(InvokeOrder, TakesTheOneOrder) {
-  for (std::string_view good : {"spf", "spcf", "spcccf", "spt", "spct", "st"}) EXPECT_EQ(accepted(good), good.size()) << good;
+  for (std::string_view good : {"spf", "spcf", "spcccf", "spt", "spct", "st"})
+    EXPECT_EQ(accepted(good), good.size()) << good;
 }
 
 // Every conversation of up to five messages, against the rule written as a pattern.
@@ -38,7 +39,8 @@ TEST(InvokeOrder, RefusesEveryOtherOrder) {
     size_t want = 0;
     int state = 0;  // 0 setup, 1 parameters, 2 chunks, 3 complete
     for (char kind : text) {
-      bool ok = (state == 0 && kind == 's') || (state == 1 && (kind == 'p' || kind == 't')) || (state == 2 && (kind == 'c' || kind == 'f' || kind == 't'));
+      bool ok = (state == 0 && kind == 's') || (state == 1 && (kind == 'p' || kind == 't')) ||
+                (state == 2 && (kind == 'c' || kind == 'f' || kind == 't'));
       if (!ok) break;
       if (kind == 's') state = 1;
       if (kind == 'p') state = 2;

@@ -123,7 +123,8 @@ class InvokeStream final : public grpc::ServerBidiReactor<v1::InvokeRequest, v1:
   v1::InvokeRequest incoming_;
 
   mutable std::mutex mutex_;
-  std::deque<v1::InvokeResponse> queue_;  // the front is being written while writing_; a deque does not move its elements
+  std::deque<v1::InvokeResponse>
+      queue_;  // the front is being written while writing_; a deque does not move its elements
   std::atomic<size_t> queued_bytes_ = 0;
   int64_t write_begin_ms_ = 0;
   bool writing_ = false, broken_ = false;
@@ -134,7 +135,7 @@ class InvokeStream final : public grpc::ServerBidiReactor<v1::InvokeRequest, v1:
 }  // namespace
 
 grpc::ServerBidiReactor<v1::InvokeRequest, v1::InvokeResponse>* serve_invoke(EventLoop& loop, Node& node,
-                                                                              grpc::CallbackServerContext* context) {
+                                                                             grpc::CallbackServerContext* context) {
   auto stream = std::make_shared<InvokeStream>(loop, context);
   stream->begin(node);
   return stream.get();

@@ -6,8 +6,9 @@
 
 namespace tie::request::cloudboard {
 
-// Admission happens in here, before anything else. The object deletes itself when gRPC and the request are done with it.
+// Admission happens in here, before anything else. The object deletes itself when gRPC and the request are done with
+// it.
 grpc::ServerBidiReactor<v1::InvokeRequest, v1::InvokeResponse>* serve_invoke(EventLoop& loop, Node& node,
-                                                                              grpc::CallbackServerContext* context);
+                                                                             grpc::CallbackServerContext* context);
 
 }  // namespace tie::request::cloudboard

@@ -11,13 +11,15 @@ namespace tie::request::cloudboard {
 namespace {
 
 Result<void> check_request(const v1::PublishKeysRequest& request) {
-  bool too_many = static_cast<size_t>(request.bundles_size()) > kMaxKeys || static_cast<size_t>(request.accepted_key_ids_size()) > kMaxKeys ||
+  bool too_many = static_cast<size_t>(request.bundles_size()) > kMaxKeys ||
+                  static_cast<size_t>(request.accepted_key_ids_size()) > kMaxKeys ||
                   static_cast<size_t>(request.revoked_key_ids_size()) > 16 * kMaxKeys;
   if (too_many) return fail(Code::kTooLarge, "more keys than this daemon holds");
   auto wrong = [](const std::string& id) { return id.size() != kKeyIdBytes; };
   bool malformed = std::any_of(request.accepted_key_ids().begin(), request.accepted_key_ids().end(), wrong) ||
                    std::any_of(request.revoked_key_ids().begin(), request.revoked_key_ids().end(), wrong) ||
-                   std::any_of(request.bundles().begin(), request.bundles().end(), [&](const auto& bundle) { return wrong(bundle.key_id()); });
+                   std::any_of(request.bundles().begin(), request.bundles().end(),
+                               [&](const auto& bundle) { return wrong(bundle.key_id()); });
   if (malformed) return fail(Code::kBadRequest, "a key id is 32 bytes");
   return {};
 }
@@ -48,7 +50,8 @@ Result<std::vector<std::string>> KeyBoard::publish(const v1::PublishKeysRequest&
     found->second.expires_unix_ms = bundle.kem().expires_unix_ms();
   }
   for (const auto& [id, key] : accepted_)
-    if (!accepted.contains(id) && std::find(unrestorable.begin(), unrestorable.end(), id) == unrestorable.end()) guard_.close_key(as_bytes(id));
+    if (!accepted.contains(id) && std::find(unrestorable.begin(), unrestorable.end(), id) == unrestorable.end())
+      guard_.close_key(as_bytes(id));
   accepted_ = std::move(accepted);
   published_.Clear();
   for (const auto& bundle : request.bundles())

@@ -1,5 +1,6 @@
-// What workload_servicesd published: bundles for clients, and which keys may be used. Decides for each request whether its key is good,
-// and lets the replay guard follow. Belongs to the event loop's thread. Source: ARCHITECTURE.md, "Keys of the node".
+// What workload_servicesd published: bundles for clients, and which keys may be used. Decides for each request whether
+// its key is good, and lets the replay guard follow. Belongs to the event loop's thread. Source: ARCHITECTURE.md, "Keys
+// of the node".
 #pragma once
 #include <map>
 #include <string>

@@ -1,5 +1,5 @@
-// cloudboardd: the node's public face. Lets requests in, keeps replays out, and passes ciphertext between clients and per-request helpers.
-// Holds no request key and no plaintext. Source: spec, "CloudBoard".
+// cloudboardd: the node's public face. Lets requests in, keeps replays out, and passes ciphertext between clients and
+// per-request helpers. Holds no request key and no plaintext. Source: spec, "CloudBoard".
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -42,14 +42,21 @@ int main(int argc, char** argv) {
   tie::request::cloudboard::ServerConfig config;
   CLI::App app("The node's public face: lets sealed requests in and passes them to per-request processes.");
   app.add_option("--listen", config.listen, "address of the public gRPC port")->capture_default_str();
-  app.add_option("--jobhelper-socket", config.node.helper_socket, "a connection here starts one cb_jobhelper")->required();
+  app.add_option("--jobhelper-socket", config.node.helper_socket, "a connection here starts one cb_jobhelper")
+      ->required();
   app.add_option("--authorize-socket", config.node.authorize_socket, "workload_servicesd: tickets")->required();
   app.add_option("--claims-socket", config.node.claims_socket, "workload_servicesd: evidence")->required();
   app.add_option("--control-socket", config.control_socket, "for tie-controllerd and workload_servicesd")->required();
   app.add_option("--state-dir", config.node.state_dir, "replay records, on a tmpfs")->required();
-  app.add_option("--prewarmed", config.node.prewarmed, "pairs kept warm")->capture_default_str()->check(CLI::Range(0, 64));
-  app.add_option("--max-requests", config.node.max_requests, "never more in flight than this")->capture_default_str()->check(CLI::Range(1, 4096));
-  app.add_option("--max-connections", config.max_connections, "open client connections")->capture_default_str()->check(CLI::Range(1, 100000));
+  app.add_option("--prewarmed", config.node.prewarmed, "pairs kept warm")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 64));
+  app.add_option("--max-requests", config.node.max_requests, "never more in flight than this")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 4096));
+  app.add_option("--max-connections", config.max_connections, "open client connections")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000));
   CLI11_PARSE(app, argc, argv);
   auto result = run(config);
   if (result) return 0;

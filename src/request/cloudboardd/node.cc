@@ -11,11 +11,16 @@ namespace {
 
 const char* state_name(v1::NodeState state) {
   switch (state) {
-    case v1::READY: return "ready";
-    case v1::BUSY: return "busy";
-    case v1::RECYCLING: return "recycling";
-    case v1::ERROR: return "error";
-    default: return "initializing";
+    case v1::READY:
+      return "ready";
+    case v1::BUSY:
+      return "busy";
+    case v1::RECYCLING:
+      return "recycling";
+    case v1::ERROR:
+      return "error";
+    default:
+      return "initializing";
   }
 }
 
@@ -27,9 +32,14 @@ Result<std::unique_ptr<Node>> Node::create(EventLoop& loop, const NodeConfig& co
 }
 
 Node::Node(EventLoop& loop, const NodeConfig& config, ReplayGuard guard)
-    : loop_(loop), config_(config), principal_key_(random_secret(32)), admission_([this](Admission::Load) { load_changed(); }),
-      keys_(std::move(guard)), pool_(loop, config.helper_socket, config.prewarmed),
-      authorizer_(loop, config.authorize_socket, kAuthorizeTimeoutMs), claims_(loop, config.claims_socket, kClaimsTimeoutMs) {}
+    : loop_(loop),
+      config_(config),
+      principal_key_(random_secret(32)),
+      admission_([this](Admission::Load) { load_changed(); }),
+      keys_(std::move(guard)),
+      pool_(loop, config.helper_socket, config.prewarmed),
+      authorizer_(loop, config.authorize_socket, kAuthorizeTimeoutMs),
+      claims_(loop, config.claims_socket, kClaimsTimeoutMs) {}
 
 void Node::start(NodeListener listener) {
   listener_ = std::move(listener);
@@ -44,7 +54,8 @@ std::string Node::principal_of(std::string_view credential) const {
   return to_string(mac.view());
 }
 
-std::shared_ptr<Request> Node::begin_request(std::shared_ptr<ClientStream> stream, Admission::Slot slot, std::string principal) {
+std::shared_ptr<Request> Node::begin_request(std::shared_ptr<ClientStream> stream, Admission::Slot slot,
+                                             std::string principal) {
   RequestServices services{loop_, keys_, pool_, authorizer_};
   auto request = std::make_shared<Request>(services, std::move(stream), std::move(slot), std::move(principal));
   requests_.push_back(request);
@@ -95,7 +106,8 @@ void Node::update_health(const v1::UpdateHealthStatusRequest& request, HealthDon
     reply.set_in_flight(admission_.load().in_flight);
     return done(reply);
   }
-  drains_.push_back({monotonic_ms() + std::min<int64_t>(request.wait_ms(), kMaxDrainWaitMs), [done = std::move(done)](uint32_t left) mutable {
+  drains_.push_back({monotonic_ms() + std::min<int64_t>(request.wait_ms(), kMaxDrainWaitMs),
+                     [done = std::move(done)](uint32_t left) mutable {
                        v1::UpdateHealthStatusReply reply;
                        reply.set_in_flight(left);
                        done(reply);
@@ -150,7 +162,9 @@ v1::LoadLevel Node::load_level() const {
   return level;
 }
 
-void Node::tell_load() { listener_.load(load_level()); }
+void Node::tell_load() {
+  listener_.load(load_level());
+}
 
 Result<v1::PublishKeysReply> Node::publish_keys(const v1::PublishKeysRequest& request) {
   TIE_TRY(std::vector<std::string> unrestorable, keys_.publish(request));
@@ -164,7 +178,8 @@ void Node::fetch_attestation(const v1::FetchAttestationRequest& request, BundleD
   size_t challenge_bytes = request.challenge().size();
   if (challenge_bytes != 0 && (challenge_bytes < kMinChallengeBytes || challenge_bytes > kMaxChallengeBytes))
     return done(fail(Code::kBadRequest, "A challenge is 16 to 64 bytes."));
-  if (!request.key_id().empty() && request.key_id().size() != kKeyIdBytes) return done(fail(Code::kBadRequest, "A key id is 32 bytes."));
+  if (!request.key_id().empty() && request.key_id().size() != kKeyIdBytes)
+    return done(fail(Code::kBadRequest, "A key id is 32 bytes."));
   if (challenge_bytes == 0) {
     for (const auto& bundle : keys_.published().bundles())
       if (request.key_id().empty() || bundle.key_id() == request.key_id()) return done(bundle);

@@ -1,6 +1,7 @@
-// cloudboardd's state and decisions, without gRPC: who is registered, how much is let in, which keys are published, which requests live.
-// All of it belongs to the event loop's thread, except what says otherwise; it outlives the loop's last run(). The gRPC services (public_service, control_service) are thin
-// shells that post to the loop. Source: spec, "CloudBoard"; ARCHITECTURE.md, "Lifecycles".
+// cloudboardd's state and decisions, without gRPC: who is registered, how much is let in, which keys are published,
+// which requests live. All of it belongs to the event loop's thread, except what says otherwise; it outlives the loop's
+// last run(). The gRPC services (public_service, control_service) are thin shells that post to the loop. Source: spec,
+// "CloudBoard"; ARCHITECTURE.md, "Lifecycles".
 #pragma once
 #include <functional>
 #include <memory>
@@ -32,12 +33,15 @@ class Node {
 
   // Any thread: the first thing done for a request.
   Result<Admission::Slot> admit() { return admission_.enter(); }
-  // Any thread. Empty for no credential; else a MAC under a key of this boot, so that the credential itself goes no further.
+  // Any thread. Empty for no credential; else a MAC under a key of this boot, so that the credential itself goes no
+  // further.
   std::string principal_of(std::string_view credential) const;
 
-  std::shared_ptr<Request> begin_request(std::shared_ptr<ClientStream> stream, Admission::Slot slot, std::string principal);
+  std::shared_ptr<Request> begin_request(std::shared_ptr<ClientStream> stream, Admission::Slot slot,
+                                         std::string principal);
 
-  // tie-controllerd. register_controller replaces an earlier registration; the returned session id is needed for update_health.
+  // tie-controllerd. register_controller replaces an earlier registration; the returned session id is needed for
+  // update_health.
   std::string register_controller(const v1::RegisterRequest& request);
   void controller_lost(const std::string& session_id);
   using HealthDone = std::move_only_function<void(Result<v1::UpdateHealthStatusReply>)>;

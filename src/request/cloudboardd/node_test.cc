@@ -31,8 +31,10 @@ struct Recorder : ClientStream {
 struct NodeTest : ::testing::Test {
   TempDir dir;
   FakeDaemon::Serve helper_body = [](os::Fd connection, int) { echo_helper(std::move(connection)); };
-  FakeDaemon helpers{dir.path + "/helper.sock", [this](os::Fd connection, int number) { helper_body(std::move(connection), number); }};
-  FakeDaemon authorize{dir.path + "/authorize.sock", [](os::Fd connection, int) { authorize_all(std::move(connection)); }};
+  FakeDaemon helpers{dir.path + "/helper.sock",
+                     [this](os::Fd connection, int number) { helper_body(std::move(connection), number); }};
+  FakeDaemon authorize{dir.path + "/authorize.sock",
+                       [](os::Fd connection, int) { authorize_all(std::move(connection)); }};
   std::unique_ptr<EventLoop> loop = std::move(*EventLoop::create());
   std::unique_ptr<Node> node;
   std::thread thread;
@@ -40,8 +42,12 @@ struct NodeTest : ::testing::Test {
   bool serving = false;
 
   void SetUp() override {
-    NodeConfig config{.helper_socket = dir.path + "/helper.sock", .authorize_socket = dir.path + "/authorize.sock",
-                      .claims_socket = dir.path + "/none.sock", .state_dir = dir.path + "/state", .prewarmed = 0, .max_requests = 4};
+    NodeConfig config{.helper_socket = dir.path + "/helper.sock",
+                      .authorize_socket = dir.path + "/authorize.sock",
+                      .claims_socket = dir.path + "/none.sock",
+                      .state_dir = dir.path + "/state",
+                      .prewarmed = 0,
+                      .max_requests = 4};
     node = std::move(*Node::create(*loop, config));
     node->start({.serving = [this](bool now) { serving = now; }});
     thread = std::thread([this] { loop->run(); });
@@ -72,7 +78,9 @@ struct NodeTest : ::testing::Test {
     request.set_wait_ms(wait_ms);
     std::promise<uint32_t> left;
     loop->post([&] {
-      node->update_health(request, [&](Result<v1::UpdateHealthStatusReply> reply) { left.set_value(reply ? reply->in_flight() : 9999); });
+      node->update_health(request, [&](Result<v1::UpdateHealthStatusReply> reply) {
+        left.set_value(reply ? reply->in_flight() : 9999);
+      });
     });
     return left.get_future().get();
   }
@@ -104,7 +112,8 @@ struct NodeTest : ::testing::Test {
     say(call, message);
   }
   Code wait(Call& call) {
-    if (call.client->finished.get_future().wait_for(std::chrono::seconds(5)) != std::future_status::ready) return Code::kDeadline;
+    if (call.client->finished.get_future().wait_for(std::chrono::seconds(5)) != std::future_status::ready)
+      return Code::kDeadline;
     Code code{};
     on_loop([&] {
       code = call.client->status->code;

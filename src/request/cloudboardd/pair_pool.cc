@@ -43,7 +43,8 @@ void PairPool::restart() {
 
 void PairPool::sweep() {
   int64_t now_ms = monotonic_ms();
-  while (!waiters_.empty() && waiters_.front().deadline_ms <= now_ms) refuse_front("No request process became ready in time; try again shortly.");
+  while (!waiters_.empty() && waiters_.front().deadline_ms <= now_ms)
+    refuse_front("No request process became ready in time; try again shortly.");
   std::vector<std::shared_ptr<Helper>> late;
   for (auto& helper : starting_)
     if (now_ms - helper->connected_ms() > kWarmWaitMs) late.push_back(helper);
@@ -77,7 +78,8 @@ bool PairPool::start_one() {
 // Counts against every waiting request, and slows down the refilling until one start succeeds.
 void PairPool::start_failed() {
   for (Waiter& waiter : waiters_) --waiter.attempts_left;
-  while (!waiters_.empty() && waiters_.front().attempts_left <= 0) refuse_front("No request process could be started; try again shortly.");
+  while (!waiters_.empty() && waiters_.front().attempts_left <= 0)
+    refuse_front("No request process could be started; try again shortly.");
   int64_t delay_ms = std::min(kRestartBackoffMs << std::min(failures_++, 10), kMaxRestartBackoffMs);
   retry_at_ms_ = monotonic_ms() + delay_ms;
   if (std::exchange(retry_planned_, true)) return;

@@ -1,6 +1,7 @@
-// Prewarmed pairs: helpers that are connected, and whose app is warm, before a request needs them. Each serves one request and is replaced
-// the moment it is taken. Requests beyond the pool wait for helpers that are started for them, a bounded number at a time, in order.
-// Belongs to the event loop's thread and outlives its last run(). Source: spec, "Per-request isolation".
+// Prewarmed pairs: helpers that are connected, and whose app is warm, before a request needs them. Each serves one
+// request and is replaced the moment it is taken. Requests beyond the pool wait for helpers that are started for them,
+// a bounded number at a time, in order. Belongs to the event loop's thread and outlives its last run(). Source: spec,
+// "Per-request isolation".
 #pragma once
 #include <deque>
 #include <functional>
@@ -17,14 +18,15 @@ class PairPool : private HelperOwner {
   using Taker = std::move_only_function<void(Result<std::shared_ptr<Helper>>)>;
   using Ticket = uint64_t;
 
-  PairPool(EventLoop& loop, std::string socket, size_t prewarmed) : loop_(loop), socket_(std::move(socket)), prewarmed_(prewarmed) {}
+  PairPool(EventLoop& loop, std::string socket, size_t prewarmed)
+      : loop_(loop), socket_(std::move(socket)), prewarmed_(prewarmed) {}
   ~PairPool() override = default;
 
-  // Begins to keep pairs warm, or tries again at once after failures: called when the node can serve. Until the first call only requests
-  // start helpers, because their apps have no runtime to connect to.
+  // Begins to keep pairs warm, or tries again at once after failures: called when the node can serve. Until the first
+  // call only requests start helpers, because their apps have no runtime to connect to.
   void start();
-  // Gives a warm helper, at once when there is one. kNotReady after kHelperAttempts failed starts or kWarmWaitMs. Returns a ticket for
-  // give_up(); the taker is not called after that.
+  // Gives a warm helper, at once when there is one. kNotReady after kHelperAttempts failed starts or kWarmWaitMs.
+  // Returns a ticket for give_up(); the taker is not called after that.
   Ticket take(Taker taker);
   void give_up(Ticket ticket);
   // Lets all waiting helpers go and starts new ones: they hold connections of an old runtime.

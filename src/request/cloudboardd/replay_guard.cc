@@ -45,11 +45,14 @@ Result<ReplayGuard> ReplayGuard::open(const std::string& state_dir, size_t max_r
   if (::mkdir(state_dir.c_str(), 0700) != 0 && errno != EEXIST) return fail_errno("making " + state_dir, errno);
   os::Fd lock(::open((state_dir + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock) return fail_errno("opening the lock of " + state_dir, errno);
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return fail(Code::kAlreadyExists, "another cloudboardd holds " + state_dir);
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+    return fail(Code::kAlreadyExists, "another cloudboardd holds " + state_dir);
   return ReplayGuard(state_dir, std::move(lock), max_records_per_key);
 }
 
-std::string ReplayGuard::path_of(ByteView key_id) const { return dir_ + "/replay-" + to_hex(key_id); }
+std::string ReplayGuard::path_of(ByteView key_id) const {
+  return dir_ + "/replay-" + to_hex(key_id);
+}
 
 Result<void> ReplayGuard::open_key(ByteView key_id, bool may_begin) {
   std::string id = to_string(key_id);
@@ -91,8 +94,10 @@ Result<ReplayGuard::Key> ReplayGuard::restore(ByteView key_id) const {
   }
   key.file = os::Fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!key.file) return fail_errno("opening a replay record", errno);
-  if (at != bytes.size() && ::ftruncate(key.file.get(), static_cast<off_t>(at)) != 0) return fail_errno("cutting a torn record", errno);
-  if (::lseek(key.file.get(), static_cast<off_t>(at), SEEK_SET) < 0) return fail_errno("seeking in a replay record", errno);
+  if (at != bytes.size() && ::ftruncate(key.file.get(), static_cast<off_t>(at)) != 0)
+    return fail_errno("cutting a torn record", errno);
+  if (::lseek(key.file.get(), static_cast<off_t>(at), SEEK_SET) < 0)
+    return fail_errno("seeking in a replay record", errno);
   return key;
 }
 

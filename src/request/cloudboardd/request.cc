@@ -8,7 +8,9 @@
 namespace tie::request::cloudboard {
 namespace {
 
-Error error_of(Code code) { return {code, error_info(code).sentence}; }
+Error error_of(Code code) {
+  return {code, error_info(code).sentence};
+}
 
 // A compromised helper may send any code; only rows of the table get out, and never success.
 Error error_from(const v1::ErrorDetail& detail) {
@@ -19,9 +21,15 @@ Error error_from(const v1::ErrorDetail& detail) {
 
 }  // namespace
 
-Request::Request(RequestServices services, std::shared_ptr<ClientStream> stream, Admission::Slot slot, std::string principal)
-    : services_(services), stream_(std::move(stream)), slot_(std::move(slot)), principal_(std::move(principal)),
-      begin_ms_(monotonic_ms()), client_ms_(begin_ms_), helper_ms_(begin_ms_) {}
+Request::Request(RequestServices services, std::shared_ptr<ClientStream> stream, Admission::Slot slot,
+                 std::string principal)
+    : services_(services),
+      stream_(std::move(stream)),
+      slot_(std::move(slot)),
+      principal_(std::move(principal)),
+      begin_ms_(monotonic_ms()),
+      client_ms_(begin_ms_),
+      helper_ms_(begin_ms_) {}
 
 void Request::on_message(v1::InvokeRequest message) {
   if (ended_) return;

@@ -1,6 +1,6 @@
-// One request's way through cloudboardd: order, key, replay, ticket, helper, chunks one way and sealed events the other. Never sees
-// plaintext or a key. Belongs to the event loop's thread; kept alive by its stream and by Node until ended().
-// Source: ARCHITECTURE.md, "One request".
+// One request's way through cloudboardd: order, key, replay, ticket, helper, chunks one way and sealed events the
+// other. Never sees plaintext or a key. Belongs to the event loop's thread; kept alive by its stream and by Node until
+// ended(). Source: ARCHITECTURE.md, "One request".
 #pragma once
 #include <memory>
 #include <string>

@@ -90,7 +90,8 @@ class ServerImpl final : public Server {
     builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     control_server_ = builder.BuildAndStart();
     if (!control_server_) return fail(Code::kIo, "cannot listen on " + config_.control_socket);
-    if (::chmod(config_.control_socket.c_str(), 0660) != 0) return fail_errno("setting the mode of the control socket", errno);
+    if (::chmod(config_.control_socket.c_str(), 0660) != 0)
+      return fail_errno("setting the mode of the control socket", errno);
     return {};
   }
 

@@ -1,5 +1,5 @@
-// The whole daemon as an object: event loop, node, two gRPC servers, the gate in front. main starts one; tests start it in their own
-// process. Threads: its own loop thread and gRPC's.
+// The whole daemon as an object: event loop, node, two gRPC servers, the gate in front. main starts one; tests start it
+// in their own process. Threads: its own loop thread and gRPC's.
 #pragma once
 #include <memory>
 #include <string>

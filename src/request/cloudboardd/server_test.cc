@@ -19,7 +19,8 @@ using namespace testing;
 struct ServerTest : ::testing::Test {
   TempDir dir;
   FakeDaemon helpers{dir.path + "/helper.sock", [](os::Fd connection, int) { echo_helper(std::move(connection)); }};
-  FakeDaemon authorize{dir.path + "/authorize.sock", [](os::Fd connection, int) { authorize_all(std::move(connection)); }};
+  FakeDaemon authorize{dir.path + "/authorize.sock",
+                       [](os::Fd connection, int) { authorize_all(std::move(connection)); }};
   FakeDaemon claims{dir.path + "/claims.sock", [](os::Fd connection, int) {
                       auto got = os::receive_message<v1::ClaimsRequest>(connection.get(), 1 << 20, kLong);
                       v1::ClaimsReply reply;
@@ -36,19 +37,27 @@ struct ServerTest : ::testing::Test {
   void SetUp() override { start(1000); }
   void start(size_t max_connections) {
     server.reset();
-    ServerConfig config{.node = {.helper_socket = dir.path + "/helper.sock", .authorize_socket = dir.path + "/authorize.sock",
-                                 .claims_socket = dir.path + "/claims.sock", .state_dir = dir.path + "/state", .prewarmed = 1, .max_requests = 8},
-                        .listen = "127.0.0.1:0", .control_socket = dir.path + "/control.sock", .max_connections = max_connections};
+    ServerConfig config{.node = {.helper_socket = dir.path + "/helper.sock",
+                                 .authorize_socket = dir.path + "/authorize.sock",
+                                 .claims_socket = dir.path + "/claims.sock",
+                                 .state_dir = dir.path + "/state",
+                                 .prewarmed = 1,
+                                 .max_requests = 8},
+                        .listen = "127.0.0.1:0",
+                        .control_socket = dir.path + "/control.sock",
+                        .max_connections = max_connections};
     auto started = Server::start(config);
     ASSERT_TRUE(started.has_value()) << started.error().message;
     server = std::move(*started);
     client = v1::CloudBoard::NewStub(channel());
-    control = v1::CloudBoardControl::NewStub(grpc::CreateChannel("unix:" + config.control_socket, grpc::InsecureChannelCredentials()));
+    control = v1::CloudBoardControl::NewStub(
+        grpc::CreateChannel("unix:" + config.control_socket, grpc::InsecureChannelCredentials()));
   }
   std::shared_ptr<grpc::Channel> channel() {
     grpc::ChannelArguments arguments;
     arguments.SetInt("grpc.use_local_subchannel_pool", 1);
-    return grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server->port()), grpc::InsecureChannelCredentials(), arguments);
+    return grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server->port()), grpc::InsecureChannelCredentials(),
+                                     arguments);
   }
   void TearDown() override {
     registration_context->TryCancel();
@@ -100,7 +109,8 @@ struct ServerTest : ::testing::Test {
       if (response.has_chunk()) out.chunks.push_back(response.chunk().sealed());
     out.status = stream->Finish();
     auto name = context.GetServerTrailingMetadata().find("tie-error");
-    if (name != context.GetServerTrailingMetadata().end()) out.name = std::string(name->second.data(), name->second.size());
+    if (name != context.GetServerTrailingMetadata().end())
+      out.name = std::string(name->second.data(), name->second.size());
     return out;
   }
   bool serving() {
@@ -175,7 +185,8 @@ TEST_F(ServerTest, WrongOrderIsFailedPrecondition) {
 
 TEST_F(ServerTest, AMessageOverFourMebibytesIsRefusedAndTheNodeLives) {
   make_ready();
-  EXPECT_EQ(invoke("enc-big", {std::string((4 << 20) + 1, 'x')}).status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(invoke("enc-big", {std::string((4 << 20) + 1, 'x')}).status.error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_TRUE(invoke("enc-after").status.ok());
 }
 

@@ -24,21 +24,25 @@ class PublicService final : public v1::CloudBoard::CallbackService {
  public:
   PublicService(EventLoop& loop, Node& node) : loop_(loop), node_(node) {}
 
-  grpc::ServerBidiReactor<v1::InvokeRequest, v1::InvokeResponse>* InvokeWorkload(CallbackServerContext* context) override {
+  grpc::ServerBidiReactor<v1::InvokeRequest, v1::InvokeResponse>* InvokeWorkload(
+      CallbackServerContext* context) override {
     return serve_invoke(loop_, node_, context);
   }
   ServerUnaryReactor* FetchAttestation(CallbackServerContext* context, const v1::FetchAttestationRequest* request,
                                        v1::AttestationBundle* reply) override {
     ServerUnaryReactor* reactor = context->DefaultReactor();
     loop_.post([this, context, request, reply, reactor] {
-      node_.fetch_attestation(*request, [=](Result<v1::AttestationBundle> bundle) { answer(context, reactor, reply, std::move(bundle)); });
+      node_.fetch_attestation(
+          *request, [=](Result<v1::AttestationBundle> bundle) { answer(context, reactor, reply, std::move(bundle)); });
     });
     return reactor;
   }
-  grpc::ServerWriteReactor<v1::AttestationSet>* WatchAttestation(CallbackServerContext*, const v1::WatchAttestationRequest*) override {
+  grpc::ServerWriteReactor<v1::AttestationSet>* WatchAttestation(CallbackServerContext*,
+                                                                 const v1::WatchAttestationRequest*) override {
     return attestation.watch();
   }
-  grpc::ServerWriteReactor<v1::LoadLevel>* WatchLoadLevel(CallbackServerContext*, const v1::WatchLoadLevelRequest*) override {
+  grpc::ServerWriteReactor<v1::LoadLevel>* WatchLoadLevel(CallbackServerContext*,
+                                                          const v1::WatchLoadLevelRequest*) override {
     return load.watch();
   }
 
@@ -54,7 +58,8 @@ class ControlService final : public v1::CloudBoardControl::CallbackService {
  public:
   ControlService(EventLoop& loop, Node& node) : loop_(loop), node_(node) {}
 
-  grpc::ServerWriteReactor<v1::RegistrationEvent>* Register(CallbackServerContext*, const v1::RegisterRequest* request) override {
+  grpc::ServerWriteReactor<v1::RegistrationEvent>* Register(CallbackServerContext*,
+                                                            const v1::RegisterRequest* request) override {
     auto session = std::make_shared<std::string>();
     auto stream = Stream::create([this, session](const std::shared_ptr<Stream>&) {
       loop_.post([this, session] { node_.controller_lost(*session); });
@@ -70,7 +75,9 @@ class ControlService final : public v1::CloudBoardControl::CallbackService {
                                          v1::UpdateHealthStatusReply* reply) override {
     ServerUnaryReactor* reactor = context->DefaultReactor();
     loop_.post([this, context, request, reply, reactor] {
-      node_.update_health(*request, [=](Result<v1::UpdateHealthStatusReply> result) { answer(context, reactor, reply, std::move(result)); });
+      node_.update_health(*request, [=](Result<v1::UpdateHealthStatusReply> result) {
+        answer(context, reactor, reply, std::move(result));
+      });
     });
     return reactor;
   }
@@ -88,7 +95,8 @@ class ControlService final : public v1::CloudBoardControl::CallbackService {
   ServerUnaryReactor* PublishKeys(CallbackServerContext* context, const v1::PublishKeysRequest* request,
                                   v1::PublishKeysReply* reply) override {
     ServerUnaryReactor* reactor = context->DefaultReactor();
-    loop_.post([this, context, request, reply, reactor] { answer(context, reactor, reply, node_.publish_keys(*request)); });
+    loop_.post(
+        [this, context, request, reply, reactor] { answer(context, reactor, reply, node_.publish_keys(*request)); });
     return reactor;
   }
 
@@ -127,6 +135,8 @@ class ServicesImpl final : public Services {
 
 }  // namespace
 
-std::unique_ptr<Services> make_services(EventLoop& loop, Node& node) { return std::make_unique<ServicesImpl>(loop, node); }
+std::unique_ptr<Services> make_services(EventLoop& loop, Node& node) {
+  return std::make_unique<ServicesImpl>(loop, node);
+}
 
 }  // namespace tie::request::cloudboard

@@ -1,5 +1,5 @@
-// cloudboardd's two gRPC services as thin shells over a Node: the public one (CloudBoard) and the inside one (CloudBoardControl).
-// gRPC stays out of this header. The services must live until their servers have shut down.
+// cloudboardd's two gRPC services as thin shells over a Node: the public one (CloudBoard) and the inside one
+// (CloudBoardControl). gRPC stays out of this header. The services must live until their servers have shut down.
 #pragma once
 #include <functional>
 #include <memory>

@@ -33,7 +33,8 @@ struct TempDir {
 class FakeDaemon {
  public:
   using Serve = std::function<void(os::Fd connection, int number)>;
-  FakeDaemon(const std::string& socket, Serve serve) : listener_(std::move(*os::listen_unix(socket))), serve_(std::move(serve)) {
+  FakeDaemon(const std::string& socket, Serve serve)
+      : listener_(std::move(*os::listen_unix(socket))), serve_(std::move(serve)) {
     accepter_ = std::thread([this] { accept(); });
   }
   ~FakeDaemon() {
@@ -87,7 +88,9 @@ class Puppet {
     pid_ = 0;
   }
   // True when somebody else killed it.
-  bool was_killed(int64_t wait_ms) { return os::pidfd_wait_exit(pidfd_.get(), Deadline::in_ms(wait_ms)).value_or(false); }
+  bool was_killed(int64_t wait_ms) {
+    return os::pidfd_wait_exit(pidfd_.get(), Deadline::in_ms(wait_ms)).value_or(false);
+  }
   int pidfd() const { return pidfd_.get(); }
 
  private:
@@ -128,7 +131,9 @@ inline void authorize_all(os::Fd connection) {
   }
 }
 
-inline std::string key_id() { return std::string(32, 'k'); }
+inline std::string key_id() {
+  return std::string(32, 'k');
+}
 
 inline v1::PublishKeysRequest one_key(const std::string& id = key_id(), bool used_before = false) {
   v1::PublishKeysRequest request;

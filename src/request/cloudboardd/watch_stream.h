@@ -1,5 +1,5 @@
-// Server streams that always show the newest state: each watcher gets the present value, then the newest one whenever it has taken the
-// last. A slow watcher skips values and holds nothing up. Threads: any.
+// Server streams that always show the newest state: each watcher gets the present value, then the newest one whenever
+// it has taken the last. A slow watcher skips values and holds nothing up. Threads: any.
 #pragma once
 #include <grpcpp/support/server_callback.h>
 
@@ -11,7 +11,8 @@
 namespace tie::request::cloudboard {
 
 template <typename Message>
-class WatchStream final : public grpc::ServerWriteReactor<Message>, public std::enable_shared_from_this<WatchStream<Message>> {
+class WatchStream final : public grpc::ServerWriteReactor<Message>,
+                          public std::enable_shared_from_this<WatchStream<Message>> {
  public:
   using Gone = std::function<void(const std::shared_ptr<WatchStream>&)>;
 
@@ -63,8 +64,10 @@ class WatchStream final : public grpc::ServerWriteReactor<Message>, public std::
       writing_ = !finish && sending_ != nullptr;
       if (!finish && !writing_) return;
     }
-    if (finish) this->Finish(status_);
-    else this->StartWrite(sending_.get());
+    if (finish)
+      this->Finish(status_);
+    else
+      this->StartWrite(sending_.get());
   }
   void OnCancel() override { close(grpc::Status::CANCELLED); }
   void OnDone() override {
@@ -109,8 +112,10 @@ class Publisher {
       if (!full) watchers_.insert(stream);
       latest = latest_;
     }
-    if (full) stream->close({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watchers"});
-    else if (latest) stream->offer(latest);
+    if (full)
+      stream->close({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watchers"});
+    else if (latest)
+      stream->offer(latest);
     return stream.get();
   }
 

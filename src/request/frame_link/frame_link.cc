@@ -32,7 +32,9 @@ std::vector<os::Fd> descriptors_of(msghdr& message) {
   return out;
 }
 
-bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+bool would_block(int error) {
+  return error == EAGAIN || error == EWOULDBLOCK;
+}
 
 }  // namespace
 
@@ -73,9 +75,12 @@ Result<std::optional<os::Frame>> FrameLink::take() {
   frame.payload.assign(begin, begin + static_cast<ptrdiff_t>(size));
   uint64_t frame_begin = in_offset_ + start_;
   uint64_t frame_end = frame_begin + kHeaderBytes + size;
-  // The kernel ends a read after the piece that carried descriptors, so they belong to the last frame that begins in that read.
-  if (!fds_.empty() && frame_begin >= fds_begin_ && frame_begin < fds_end_ && frame_end >= fds_end_) frame.fds = std::move(fds_);
-  if (frame.fds.size() > limits_.max_fds) return fail(Code::kCorrupt, "the peer passed descriptors that this message does not carry");
+  // The kernel ends a read after the piece that carried descriptors, so they belong to the last frame that begins in
+  // that read.
+  if (!fds_.empty() && frame_begin >= fds_begin_ && frame_begin < fds_end_ && frame_end >= fds_end_)
+    frame.fds = std::move(fds_);
+  if (frame.fds.size() > limits_.max_fds)
+    return fail(Code::kCorrupt, "the peer passed descriptors that this message does not carry");
   if (!frame.fds.empty()) fds_.clear();
   start_ += kHeaderBytes + size;
   return frame;

@@ -1,7 +1,8 @@
-// One framed unix connection (os/unix_socket.h: 4-byte size, message, descriptors on its first byte) for a poll loop: reads what has
-// come, queues what cannot be sent yet, never blocks. Used by cloudboardd and cb_jobhelper, where one thread watches many peers.
-// Untrusted input: the peer's bytes. Limits are given at creation; a peer that passes one gets kTooLarge and the link is spent.
-// Threads: one. Owns: the socket, queued bytes and descriptors. Buffers are zeroed when they are let go: they carry plaintext.
+// One framed unix connection (os/unix_socket.h: 4-byte size, message, descriptors on its first byte) for a poll loop:
+// reads what has come, queues what cannot be sent yet, never blocks. Used by cloudboardd and cb_jobhelper, where one
+// thread watches many peers. Untrusted input: the peer's bytes. Limits are given at creation; a peer that passes one
+// gets kTooLarge and the link is spent. Threads: one. Owns: the socket, queued bytes and descriptors. Buffers are
+// zeroed when they are let go: they carry plaintext.
 #pragma once
 #include <deque>
 #include <optional>
@@ -31,11 +32,12 @@ class FrameLink {
   bool open() const { return socket_.valid(); }
   void close() { socket_.close(); }
 
-  // The next complete frame; nullopt when the poll loop should wait again. Call until nullopt. Errors: kIo "connection closed",
-  // kTooLarge, kCorrupt. Frames that came before the peer closed are given first.
+  // The next complete frame; nullopt when the poll loop should wait again. Call until nullopt. Errors: kIo "connection
+  // closed", kTooLarge, kCorrupt. Frames that came before the peer closed are given first.
   Result<std::optional<os::Frame>> next();
 
-  // Sends at once what the kernel takes and queues the rest. `fds` are duplicated. Errors: kTooLarge over max_queued_bytes, kIo.
+  // Sends at once what the kernel takes and queues the rest. `fds` are duplicated. Errors: kTooLarge over
+  // max_queued_bytes, kIo.
   Result<void> send(ByteView payload, std::span<const int> fds = {});
   Result<void> flush();
   bool wants_write() const { return !out_.empty(); }
@@ -60,12 +62,12 @@ class FrameLink {
 
   os::Fd socket_;
   FrameLimits limits_;
-  Bytes in_;                   // storage; what was read and not yet given lies in [start_, end_)
+  Bytes in_;  // storage; what was read and not yet given lies in [start_, end_)
   size_t start_ = 0, end_ = 0;
-  uint64_t in_offset_ = 0;     // position in the stream of in_[0]
-  std::vector<os::Fd> fds_;    // came with the bytes [fds_begin_, fds_end_) of the stream
+  uint64_t in_offset_ = 0;   // position in the stream of in_[0]
+  std::vector<os::Fd> fds_;  // came with the bytes [fds_begin_, fds_end_) of the stream
   uint64_t fds_begin_ = 0, fds_end_ = 0;
-  bool drained_ = false;       // the last read took all there was: asking again can wait for the next poll
+  bool drained_ = false;  // the last read took all there was: asking again can wait for the next poll
   std::deque<Outgoing> out_;
   size_t queued_ = 0;
 };
