@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <memory>
+#include <thread>
 
 #include "inference/bones/single_sequence.h"
 #include "model_files/gguf.h"
@@ -19,7 +20,7 @@ namespace {
 
 struct EvalOptions {
   std::string gguf, kernels, prompt_ids, force_ids, text, prompt;
-  uint32_t threads = 2, top = 10, context = 512, max_tokens = 64, chunk = 512;
+  uint32_t threads = std::max(1u, std::thread::hardware_concurrency()), top = 10, context = 512, max_tokens = 64, chunk = 512;
 };
 
 Result<std::vector<int32_t>> parse_ids(const std::string& list) {
