@@ -1,0 +1,132 @@
+// Speed of single kernels on one core: the best of many short runs, so that a busy machine disturbs little.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <functional>
+#include <random>
+
+#include "inference/bones/kernels/kernel_choice.h"
+#include "inference/bones/kernels/reference/tile_access.h"
+#include "inference/bones/ops/workspace.h"
+#include "inference/bones/weights_image.h"
+
+namespace tie::bench {
+int avx512_int8(uint64_t n);
+float avx512_fp32(uint64_t n);
+}  // namespace tie::bench
+
+namespace {
+
+using namespace tie;
+using namespace tie::bones;
+
+double best_seconds(const std::function<void()>& f, double budget) {
+  double best = 1e30, total = 0;
+  f();
+  while (total < budget) {
+    const auto start = std::chrono::steady_clock::now();
+    f();
+    const double t = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    best = std::min(best, t);
+    total += t;
+  }
+  return best;
+}
+
+std::vector<float> random_floats(size_t n) {
+  static std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> out(n);
+  for (float& f : out) f = normal(random);
+  return out;
+}
+
+std::byte* aligned_bytes(std::vector<std::byte>& raw, size_t n) {
+  raw.resize(n + 64);
+  return raw.data() + (64 - reinterpret_cast<uintptr_t>(raw.data()) % 64) % 64;
+}
+
+struct Limits { double int8, fp32; } limits;
+
+void product(const KernelSet& set, Packing packing, uint32_t rows, uint32_t n, uint32_t k, double budget) {
+  std::vector<std::byte> raw, raw_scratch;
+  const size_t bytes = n / kStrip * strip_bytes(packing, k);
+  std::byte* w = aligned_bytes(raw, bytes);
+  std::mt19937 random(2);
+  for (size_t i = 0; i < bytes; ++i) w[i] = static_cast<std::byte>(random() % 0x38);  // small finite halves wherever they are read as scales
+  std::byte* scratch = aligned_bytes(raw_scratch, matmul_scratch_bytes(k));
+  Arena arena;
+  take_activations(arena, rows, k);
+  arena.allocate();
+  Activations acts = take_activations(arena, rows, k);
+  acts.rows = rows, acts.rows_per_tile = rows_per_tile(rows);
+  const auto x = random_floats(size_t{rows} * k);
+  std::vector<float> out(size_t{rows} * n);
+  auto quantize = [&] {
+    for (uint32_t tile = 0; tile < acts.tiles(); ++tile) {
+      QuantizeJob job;
+      job.x = x.data(), job.x_stride = k, job.tile = tile, job.n_blocks = acts.blocks(), job.out = &acts;
+      set.quantize(job);
+    }
+  };
+  const double q = best_seconds(quantize, budget / 4);
+  const MatmulJob job{{packing, n, k, w}, &acts, 0, n / kStrip, out.data(), n, false, scratch};
+  const double t = best_seconds([&] { set.matmul(job); }, budget);
+  const double ops = 2.0 * rows * n * k;
+  fmt::print("{} packing {} rows {:>3} n {} k {}: {:>7.1f} us {:>7.0f} GOP/s {:>5.1f} % of int8 peak {:>6.1f} GB/s   quantise {:.2f} ns an input\n", set.name, static_cast<int>(packing), rows, n, k,
+             t * 1e6, ops / t * 1e-9, 100 * ops / t / limits.int8, static_cast<double>(bytes) / t * 1e-9, q * 1e9 / rows / k);
+}
+
+void attention(const KernelSet& set, uint32_t rows, uint32_t dim, uint32_t keys, double budget) {
+  std::vector<std::byte> raw;
+  AttentionJob job;
+  job.block_tokens = 32, job.head_dim = dim, job.block_stride = size_t{4} * dim * 32, job.n_rows = rows;
+  job.kv = aligned_bytes(raw, keys / 32 * job.block_stride);
+  std::vector<uint32_t> table;
+  for (uint32_t i = 0; i < keys / 32; ++i) table.push_back(i);
+  job.block_table = table.data();
+  const auto q = random_floats(rows * dim);
+  for (uint32_t r = 0; r < rows; ++r) job.q[r] = q.data() + r * dim, job.key_end[r] = keys;
+  std::vector<float> a(kAttentionRows * dim), b(kAttentionRows * dim);
+  AttentionPartial total{{}, {}, a.data()}, block{{}, {}, b.data()};
+  std::vector<std::byte> raw_q;
+  job.prepared = aligned_bytes(raw_q, attention_scratch_bytes(dim));
+  const double t = best_seconds([&] {
+    if (set.prepare_queries) set.prepare_queries(job);
+    for (uint32_t i = 0; i < keys / kKeyBlock; ++i) {
+      set.attend_block(job, i, block);
+      set.merge_partial(total, block, rows, dim);
+    }
+  }, budget);
+  const double flops = 4.0 * rows * dim * keys;
+  fmt::print("{} attention rows {} dim {} keys {}: {:>7.1f} us {:>6.1f} GFLOP/s {:>5.1f} % of fp32 peak {:>6.1f} GB/s\n", set.name, rows, dim, keys, t * 1e6, flops / t * 1e-9, 100 * flops / t / limits.fp32,
+             4.0 * dim * keys / t * 1e-9);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  double budget = 0.05;
+  std::string kernels;
+  CLI::App app("measures single kernels");
+  app.add_option("--seconds", budget);
+  app.add_option("--kernels", kernels);
+  CLI11_PARSE(app, argc, argv);
+  auto set = choose_kernel_set(kernels);
+  if (!set) return 1;
+  if (__builtin_cpu_supports("avx512vnni")) {
+    limits.int8 = 100'000 * 12.0 * 128 / best_seconds([] { bench::avx512_int8(100'000); }, 0.1);
+    limits.fp32 = 100'000 * 12.0 * 32 / best_seconds([] { bench::avx512_fp32(100'000); }, 0.1);
+  }
+  fmt::print("peak of one core: int8 {:.0f} GOP/s, fp32 {:.0f} GFLOP/s\n", limits.int8 * 1e-9, limits.fp32 * 1e-9);
+  for (Packing packing : {Packing::kTileQ4, Packing::kTileQ8})
+    for (uint32_t rows : {1, 4, 8, 12, 32, 128}) product(**set, packing, rows, 768, 576, budget);
+  for (Packing packing : {Packing::kTileQ5, Packing::kTileQ6})
+    for (uint32_t rows : {1, 128}) product(**set, packing, rows, 768, 768, budget);
+  product(**set, Packing::kTileQ4, 128, 576, 1536, budget);
+  product(**set, Packing::kTileQ4, 1, 576, 1536, budget);
+  for (uint32_t dim : {64, 256})
+    for (uint32_t rows : {1, 3, 4, 8}) attention(**set, rows, dim, 512, budget);
+  return 0;
+}
