@@ -11,7 +11,8 @@ constexpr size_t kMaxReplyBytes = size_t{16} << 20;  // a trie, or the tokens of
 
 }  // namespace
 
-Result<OwnerLink> OwnerLink::connect(const std::string& owner_socket, std::string model, uint32_t rank, Deadline deadline) {
+Result<OwnerLink> OwnerLink::connect(const std::string& owner_socket, std::string model, uint32_t rank,
+                                     Deadline deadline) {
   OwnerLink link;
   TIE_TRY(link.socket_, os::connect_unix(owner_socket, deadline));
   link.model_ = std::move(model);
@@ -19,11 +20,13 @@ Result<OwnerLink> OwnerLink::connect(const std::string& owner_socket, std::strin
   return link;
 }
 
-Result<std::pair<v1::OwnerReply, std::vector<os::Fd>>> OwnerLink::ask(const v1::OwnerRequest& request, Deadline deadline) {
+Result<std::pair<v1::OwnerReply, std::vector<os::Fd>>> OwnerLink::ask(const v1::OwnerRequest& request,
+                                                                      Deadline deadline) {
   TIE_CHECK_OK(os::send_message(socket_.get(), request, deadline));
   TIE_TRY(auto reply, os::receive_message<v1::OwnerReply>(socket_.get(), kMaxReplyBytes, deadline, 1));
   const v1::ErrorDetail& error = reply.message.error();
-  if (reply.message.has_error() && error.code() != v1::OK) return fail(static_cast<Code>(error.code()), error.message());
+  if (reply.message.has_error() && error.code() != v1::OK)
+    return fail(static_cast<Code>(error.code()), error.message());
   return std::pair{std::move(reply.message), std::move(reply.fds)};
 }
 
@@ -34,11 +37,13 @@ Result<std::vector<PromptEntry>> OwnerLink::prompts(Deadline deadline) {
   prepare.set_rank(rank_);  // no blocks: only the prompts are asked for
   TIE_TRY(auto reply, ask(request, deadline));
   std::vector<PromptEntry> out;
-  for (const v1::SystemPrompt& prompt : reply.first.prompts()) out.push_back({prompt.prompt_id(), {prompt.token_ids().begin(), prompt.token_ids().end()}, {}});
+  for (const v1::SystemPrompt& prompt : reply.first.prompts())
+    out.push_back({prompt.prompt_id(), {prompt.token_ids().begin(), prompt.token_ids().end()}, {}});
   return out;
 }
 
-Result<os::Fd> OwnerLink::prepare(uint64_t block_bytes, uint32_t block_count, const crypto::Digest& layout_id, Deadline deadline) {
+Result<os::Fd> OwnerLink::prepare(uint64_t block_bytes, uint32_t block_count, const crypto::Digest& layout_id,
+                                  Deadline deadline) {
   v1::OwnerRequest request;
   auto& prepare = *request.mutable_prepare_prefix();
   prepare.set_model(model_);

@@ -14,11 +14,13 @@ crypto::Digest block_digest(std::span<const std::byte> pool, uint64_t block_byte
 PoolOwner::PoolOwner(PoolIdentity identity, std::vector<PromptEntry> prompts, uint32_t rank_count)
     : identity_(identity), prompts_(std::move(prompts)), ranks_(std::clamp(rank_count, 1u, kMaxRanks)) {}
 
-Result<os::Fd> PoolOwner::prepare(uint32_t rank, uint64_t block_bytes, uint32_t block_count, const crypto::Digest& layout_id) {
+Result<os::Fd> PoolOwner::prepare(uint32_t rank, uint64_t block_bytes, uint32_t block_count,
+                                  const crypto::Digest& layout_id) {
   std::lock_guard lock(mutex_);
   if (prompts_.empty()) return fail(Code::kFailedPrecondition, "this model has no system prompts");
   if (rank >= ranks_.size()) return fail(Code::kOutOfRange, "no such rank");
-  if (block_bytes == 0 || block_bytes > kMaxBlockBytes || block_count == 0 || block_count > kMaxBlocks || block_bytes * block_count > kMaxPoolBytes)
+  if (block_bytes == 0 || block_bytes > kMaxBlockBytes || block_count == 0 || block_count > kMaxBlocks ||
+      block_bytes * block_count > kMaxPoolBytes)
     return fail(Code::kBadRequest, "the pool's size is out of range");
   // Warming anew means that all ranks do: a mixture of old and new blocks must not come about.
   if (all_sealed()) drop_all();
@@ -36,7 +38,8 @@ Result<void> PoolOwner::verify_prompts(const TrieMetadata& m) const {
   if (m.prompts.size() != prompts_.size()) return fail(Code::kCorrupt, "the pool holds other prompts than the assets");
   for (const PromptEntry& registered : prompts_) {
     auto same = [&](const PromptEntry& p) { return p.id == registered.id && p.tokens == registered.tokens; };
-    if (std::none_of(m.prompts.begin(), m.prompts.end(), same)) return fail(Code::kCorrupt, "prompt " + registered.id + " of the pool is not the asset's");
+    if (std::none_of(m.prompts.begin(), m.prompts.end(), same))
+      return fail(Code::kCorrupt, "prompt " + registered.id + " of the pool is not the asset's");
   }
   return {};
 }
@@ -47,21 +50,24 @@ Result<void> PoolOwner::verify(const Rank& rank, const TrieMetadata& m) const {
   if (m.model_id != identity_.model_id) return fail(Code::kCorrupt, "the pool is of another model");
   if (m.release_id != identity_.release_id) return fail(Code::kCorrupt, "the pool is of another release");
   if (m.layout_id != rank.layout_id) return fail(Code::kCorrupt, "the pool has another layout than was prepared");
-  if (m.block_bytes != rank.block_bytes || m.block_count() != rank.block_count) return fail(Code::kCorrupt, "the pool has other blocks than were prepared");
+  if (m.block_bytes != rank.block_bytes || m.block_count() != rank.block_count)
+    return fail(Code::kCorrupt, "the pool has other blocks than were prepared");
   TIE_CHECK_OK(check(m));
   TIE_CHECK_OK(verify_prompts(m));
   TIE_TRY(size_t bytes, os::file_size(rank.fd.get()));
   if (bytes != m.pool_bytes()) return fail(Code::kCorrupt, "the pool's memory has another size");
   TIE_TRY(os::Mapping mapping, os::Mapping::read_only(rank.fd.get()));
   for (uint32_t i = 0; i < m.block_count(); ++i)
-    if (block_digest(mapping.bytes(), m.block_bytes, i) != m.block_sha256[i]) return fail(Code::kCorrupt, "block " + std::to_string(i) + " has another digest");
+    if (block_digest(mapping.bytes(), m.block_bytes, i) != m.block_sha256[i])
+      return fail(Code::kCorrupt, "block " + std::to_string(i) + " has another digest");
   return {};
 }
 
 Result<void> PoolOwner::seal(uint32_t rank, const TrieMetadata& metadata) {
   std::lock_guard lock(mutex_);
   if (rank >= ranks_.size()) return fail(Code::kOutOfRange, "no such rank");
-  if (!ranks_[rank].fd || ranks_[rank].sealed) return fail(Code::kFailedPrecondition, "no pool of this rank waits to be sealed");
+  if (!ranks_[rank].fd || ranks_[rank].sealed)
+    return fail(Code::kFailedPrecondition, "no pool of this rank waits to be sealed");
   auto verified = verify(ranks_[rank], metadata);
   if (!verified) {
     drop_all();

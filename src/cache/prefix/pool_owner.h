@@ -28,12 +28,12 @@ class PoolOwner {
   const std::vector<PromptEntry>& prompts() const { return prompts_; }
   uint32_t rank_count() const { return static_cast<uint32_t>(ranks_.size()); }
 
-  // A fresh writable pool for the rank; an unfinished or sealed one of before is dropped, and with a sealed one all ranks start over.
-  // kBadRequest: sizes over the limits; kOutOfRange: no such rank; kFailedPrecondition: no prompts.
+  // A fresh writable pool for the rank; an unfinished or sealed one of before is dropped, and with a sealed one all
+  // ranks start over. kBadRequest: sizes over the limits; kOutOfRange: no such rank; kFailedPrecondition: no prompts.
   Result<os::Fd> prepare(uint32_t rank, uint64_t block_bytes, uint32_t block_count, const crypto::Digest& layout_id);
 
-  // Accepts the warmed pool, or drops every rank's. kPermissionDenied: a seal is missing; kCorrupt: the metadata, an identity, a prompt or a block's digest is wrong;
-  // kFailedPrecondition: nothing was prepared.
+  // Accepts the warmed pool, or drops every rank's. kPermissionDenied: a seal is missing; kCorrupt: the metadata, an
+  // identity, a prompt or a block's digest is wrong; kFailedPrecondition: nothing was prepared.
   Result<void> seal(uint32_t rank, const TrieMetadata& metadata);
 
   struct Attached {

@@ -35,7 +35,8 @@ Result<void> PoolWriter::write_block(uint32_t index, std::span<const std::byte> 
 }
 
 Result<TrieMetadata> PoolWriter::finish() {
-  if (std::find(written_.begin(), written_.end(), false) != written_.end()) return fail(Code::kFailedPrecondition, "a block has not been written");
+  if (std::find(written_.begin(), written_.end(), false) != written_.end())
+    return fail(Code::kFailedPrecondition, "a block has not been written");
   mapping_ = os::Mapping();
   TIE_CHECK_OK(os::add_seals(fd_.get(), os::kSealFutureWrite));
   return metadata_;

@@ -27,7 +27,9 @@ std::vector<int32_t> run(int32_t first, size_t n) {
   std::iota(out.begin(), out.end(), first);
   return out;
 }
-std::vector<std::byte> block_content(uint32_t index, uint8_t salt = 0) { return std::vector<std::byte>(kBytes, std::byte(index * 7 + 1 + salt)); }
+std::vector<std::byte> block_content(uint32_t index, uint8_t salt = 0) {
+  return std::vector<std::byte>(kBytes, std::byte(index * 7 + 1 + salt));
+}
 
 class PoolTest : public testing::Test {
  protected:
@@ -51,7 +53,9 @@ class PoolTest : public testing::Test {
     EXPECT_TRUE(metadata) << metadata.error().message;
     return *metadata;
   }
-  os::Fd prepare(PoolOwner& owner, uint32_t rank = 0) { return std::move(owner.prepare(rank, kBytes, 5, id(3)).value()); }
+  os::Fd prepare(PoolOwner& owner, uint32_t rank = 0) {
+    return std::move(owner.prepare(rank, kBytes, 5, id(3)).value());
+  }
   TrieMetadata sealed() {
     TrieMetadata m = warm(prepare(owner_), plan());
     EXPECT_TRUE(owner_.seal(0, m));
@@ -135,7 +139,7 @@ TEST_F(PoolTest, TheOwnerAcceptsNothingThatDiffersFromWhatItKnows) {
       {"other blocks", [](TrieMetadata& m) { m.block_bytes = kBytes * 2; }},
       {"other blocks", [](TrieMetadata& m) { m.block_sha256.emplace_back(); }},
       {"another digest", [](TrieMetadata& m) { m.block_sha256[3][0] ^= 1; }},
-      {"is not the asset's", [](TrieMetadata& m) { m.prompts[0].tokens[0] = 40; }},   // a poisoned prompt
+      {"is not the asset's", [](TrieMetadata& m) { m.prompts[0].tokens[0] = 40; }},  // a poisoned prompt
       {"is not the asset's", [](TrieMetadata& m) { m.prompts[1].id = "z"; }},
       {"one block for each", [](TrieMetadata& m) { m.block_tokens = 3; }},
       {"other prompts", [](TrieMetadata& m) { m.prompts.push_back({"extra", run(900, 3), {}}); }},
@@ -157,8 +161,10 @@ TEST_F(PoolTest, ARuntimeRestoresNothingThatDiffersFromWhatItExpects) {
     void (*breaks)(Expected&);
   };
   const Case cases[] = {
-      {"another model", [](Expected& e) { e.model_id = id(9); }},     {"another release", [](Expected& e) { e.release_id = id(9); }},
-      {"another layout", [](Expected& e) { e.layout_id = id(9); }},   {"block size", [](Expected& e) { e.block_bytes = 1; }},
+      {"another model", [](Expected& e) { e.model_id = id(9); }},
+      {"another release", [](Expected& e) { e.release_id = id(9); }},
+      {"another layout", [](Expected& e) { e.layout_id = id(9); }},
+      {"block size", [](Expected& e) { e.block_bytes = 1; }},
       {"block size", [](Expected& e) { e.block_tokens = kTokens + 1; }},
   };
   sealed();
@@ -175,7 +181,8 @@ TEST_F(PoolTest, ARuntimeRestoresNothingThatDiffersFromWhatItExpects) {
   auto honest = owner_.attach(0);
   ASSERT_TRUE(honest);
   os::Fd unsealed = std::move(os::create_memfd("unsealed", 5 * kBytes).value());
-  EXPECT_EQ(RestoredPool::restore(std::move(unsealed), honest->metadata, expected_).error().code, Code::kPermissionDenied);
+  EXPECT_EQ(RestoredPool::restore(std::move(unsealed), honest->metadata, expected_).error().code,
+            Code::kPermissionDenied);
   os::Fd small = std::move(os::create_memfd("small", 4 * kBytes).value());
   ASSERT_TRUE(os::add_seals(small.get(), os::kSealFutureWrite));
   EXPECT_EQ(RestoredPool::restore(std::move(small), honest->metadata, expected_).error().code, Code::kCorrupt);

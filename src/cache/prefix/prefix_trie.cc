@@ -12,15 +12,20 @@ constexpr std::string_view kDigestLabel = "tie prefix trie v1";
 constexpr size_t kMaxPromptIdBytes = 128;
 
 Result<void> check_limits(const TrieMetadata& m) {
-  if (m.block_tokens == 0 || m.block_tokens > kMaxBlockTokens) return fail(Code::kCorrupt, "tokens per block are out of range");
-  if (m.block_bytes == 0 || m.block_bytes > kMaxBlockBytes) return fail(Code::kCorrupt, "bytes per block are out of range");
-  if (m.block_count() == 0 || m.block_count() > kMaxBlocks) return fail(Code::kCorrupt, "the number of blocks is out of range");
+  if (m.block_tokens == 0 || m.block_tokens > kMaxBlockTokens)
+    return fail(Code::kCorrupt, "tokens per block are out of range");
+  if (m.block_bytes == 0 || m.block_bytes > kMaxBlockBytes)
+    return fail(Code::kCorrupt, "bytes per block are out of range");
+  if (m.block_count() == 0 || m.block_count() > kMaxBlocks)
+    return fail(Code::kCorrupt, "the number of blocks is out of range");
   if (m.pool_bytes() > kMaxPoolBytes) return fail(Code::kCorrupt, "the pool is too large");
-  if (m.prompts.empty() || m.prompts.size() > kMaxPrompts) return fail(Code::kCorrupt, "the number of prompts is out of range");
+  if (m.prompts.empty() || m.prompts.size() > kMaxPrompts)
+    return fail(Code::kCorrupt, "the number of prompts is out of range");
   size_t tokens = 0;
   std::set<std::string_view> ids;
   for (const PromptEntry& prompt : m.prompts) {
-    if (prompt.id.empty() || prompt.id.size() > kMaxPromptIdBytes || !ids.insert(prompt.id).second) return fail(Code::kCorrupt, "a prompt id is empty, too long or there twice");
+    if (prompt.id.empty() || prompt.id.size() > kMaxPromptIdBytes || !ids.insert(prompt.id).second)
+      return fail(Code::kCorrupt, "a prompt id is empty, too long or there twice");
     if (prompt.tokens.size() > kMaxPromptTokens) return fail(Code::kCorrupt, "a prompt is too long");
     tokens += prompt.tokens.size();
   }
@@ -61,14 +66,17 @@ Result<void> check(const TrieMetadata& m) {
   std::map<Beginning, uint32_t> block_of_beginning;
   std::vector<const Beginning*> beginning_of_block(m.block_count(), nullptr);
   for (const PromptEntry& prompt : m.prompts) {
-    if (prompt.blocks.size() != prompt.tokens.size() / m.block_tokens) return fail(Code::kCorrupt, "prompt " + prompt.id + " has not one block for each whole run of tokens");
+    if (prompt.blocks.size() != prompt.tokens.size() / m.block_tokens)
+      return fail(Code::kCorrupt, "prompt " + prompt.id + " has not one block for each whole run of tokens");
     uint32_t before = kRoot;
     for (size_t i = 0; i < prompt.blocks.size(); ++i) {
       uint32_t block = prompt.blocks[i];
-      if (block >= m.block_count()) return fail(Code::kCorrupt, "a block index of prompt " + prompt.id + " is out of range");
+      if (block >= m.block_count())
+        return fail(Code::kCorrupt, "a block index of prompt " + prompt.id + " is out of range");
       auto [at, fresh] = block_of_beginning.try_emplace({before, block_of(prompt.tokens, i, m.block_tokens)}, block);
       if (at->second != block) return fail(Code::kCorrupt, "the same tokens lie in two blocks");
-      if (fresh && beginning_of_block[block] != nullptr) return fail(Code::kCorrupt, "one block stands for different tokens");
+      if (fresh && beginning_of_block[block] != nullptr)
+        return fail(Code::kCorrupt, "one block stands for different tokens");
       beginning_of_block[block] = &at->first;
       before = block;
     }
@@ -119,10 +127,12 @@ Result<TrieMetadata> from_proto(const v1::PrefixTrie& message) {
   TIE_TRY(m.layout_id, crypto::digest_from(as_bytes(message.layout_id()), "layout id"));
   m.block_tokens = message.block_tokens();
   m.block_bytes = message.block_bytes();
-  if (message.prompts_size() > static_cast<int>(kMaxPrompts) || message.block_sha256_size() > static_cast<int>(kMaxBlocks))
+  if (message.prompts_size() > static_cast<int>(kMaxPrompts) ||
+      message.block_sha256_size() > static_cast<int>(kMaxBlocks))
     return fail(Code::kCorrupt, "the metadata of the pool is over its limits");
   for (const v1::PrefixPrompt& p : message.prompts())
-    m.prompts.push_back({p.prompt_id(), {p.token_ids().begin(), p.token_ids().end()}, {p.blocks().begin(), p.blocks().end()}});
+    m.prompts.push_back(
+        {p.prompt_id(), {p.token_ids().begin(), p.token_ids().end()}, {p.blocks().begin(), p.blocks().end()}});
   for (const std::string& digest : message.block_sha256()) {
     TIE_TRY(m.block_sha256.emplace_back(), crypto::digest_from(as_bytes(digest), "block digest"));
   }
@@ -133,14 +143,17 @@ Result<TrieMetadata> plan_blocks(std::vector<PromptEntry> prompts, uint32_t bloc
   TrieMetadata m;
   m.block_tokens = block_tokens;
   m.block_bytes = block_bytes;
-  if (block_tokens == 0 || block_tokens > kMaxBlockTokens || prompts.size() > kMaxPrompts) return fail(Code::kBadRequest, "prompts or blocks are over the limits");
+  if (block_tokens == 0 || block_tokens > kMaxBlockTokens || prompts.size() > kMaxPrompts)
+    return fail(Code::kBadRequest, "prompts or blocks are over the limits");
   std::map<Beginning, uint32_t> known;
   for (PromptEntry& prompt : prompts) {
     prompt.blocks.clear();
     if (prompt.tokens.size() > kMaxPromptTokens) return fail(Code::kBadRequest, "prompt " + prompt.id + " is too long");
     uint32_t before = kRoot;
     for (size_t i = 0; i < prompt.tokens.size() / block_tokens; ++i) {
-      before = known.try_emplace({before, block_of(prompt.tokens, i, block_tokens)}, static_cast<uint32_t>(known.size())).first->second;
+      before =
+          known.try_emplace({before, block_of(prompt.tokens, i, block_tokens)}, static_cast<uint32_t>(known.size()))
+              .first->second;
       prompt.blocks.push_back(before);
     }
   }
@@ -155,7 +168,8 @@ PrefixTrie::PrefixTrie(const TrieMetadata& metadata) : block_tokens_(metadata.bl
   for (const PromptEntry& prompt : metadata.prompts) {
     uint32_t at = 0;
     for (size_t i = 0; i < prompt.blocks.size(); ++i) {
-      auto [child, fresh] = nodes_[at].children.try_emplace(block_of(prompt.tokens, i, block_tokens_), static_cast<uint32_t>(nodes_.size()));
+      auto [child, fresh] = nodes_[at].children.try_emplace(block_of(prompt.tokens, i, block_tokens_),
+                                                            static_cast<uint32_t>(nodes_.size()));
       uint32_t next = child->second;
       if (fresh) nodes_.push_back({{}, prompt.blocks[i]});
       at = next;

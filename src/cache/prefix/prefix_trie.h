@@ -1,6 +1,6 @@
 // What a sealed pool says about itself, and the trie a runtime builds from it: each node is one block of tokens.
-// Metadata comes from another process: check() verifies every count, index and relation before anything is built on it. Plain values, no threads.
-// Source: spec, "System-prompt prefix cache".
+// Metadata comes from another process: check() verifies every count, index and relation before anything is built on it.
+// Plain values, no threads. Source: spec, "System-prompt prefix cache".
 #pragma once
 #include <cstdint>
 #include <map>
@@ -46,7 +46,8 @@ struct TrieMetadata {
   uint64_t pool_bytes() const { return block_bytes * block_count(); }
 };
 
-// Structure: limits, unique prompt ids, indices in range, every block used, the same tokens in the same blocks and different tokens never. kCorrupt names the rule.
+// Structure: limits, unique prompt ids, indices in range, every block used, the same tokens in the same blocks and
+// different tokens never. kCorrupt names the rule.
 Result<void> check(const TrieMetadata& metadata);
 
 // What all ranks must agree on: everything but the blocks' contents, which differ between ranks.
@@ -56,8 +57,8 @@ void to_proto(const TrieMetadata& metadata, v1::PrefixTrie& out);
 // kCorrupt for digests of a wrong size or counts beyond the limits; check() is still the caller's to call.
 Result<TrieMetadata> from_proto(const v1::PrefixTrie& message);
 
-// Lays prompts out in blocks: shared beginnings share blocks. Fills `blocks` of each prompt and block_sha256 with zeros; identities are the caller's.
-// kBadRequest: over the limits, empty or repeated ids.
+// Lays prompts out in blocks: shared beginnings share blocks. Fills `blocks` of each prompt and block_sha256 with
+// zeros; identities are the caller's. kBadRequest: over the limits, empty or repeated ids.
 Result<TrieMetadata> plan_blocks(std::vector<PromptEntry> prompts, uint32_t block_tokens, uint64_t block_bytes);
 
 class PrefixTrie {
@@ -65,8 +66,8 @@ class PrefixTrie {
   // `metadata` has passed check(). Cost: one map insertion per block.
   explicit PrefixTrie(const TrieMetadata& metadata);
 
-  // Block indices of the longest stored beginning of `prompt`, in order. At least one token of the prompt is left to compute, since its logits are wanted.
-  // Exact token comparison, no hashes. Cost: one lookup per matched block.
+  // Block indices of the longest stored beginning of `prompt`, in order. At least one token of the prompt is left to
+  // compute, since its logits are wanted. Exact token comparison, no hashes. Cost: one lookup per matched block.
   std::vector<uint32_t> match(std::span<const int32_t> prompt) const;
   uint32_t block_tokens() const { return block_tokens_; }
 

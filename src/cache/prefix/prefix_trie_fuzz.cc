@@ -1,4 +1,5 @@
-// Metadata of a pool as another process might send it: whatever passes check() must build a trie that matches its own prompts.
+// Metadata of a pool as another process might send it: whatever passes check() must build a trie that matches its own
+// prompts.
 #include <cstdlib>
 
 #include "cache/prefix/prefix_trie.h"

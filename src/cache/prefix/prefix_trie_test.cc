@@ -54,7 +54,8 @@ TEST(Trie, MatchesTheLongestBeginningAndLeavesATokenToCompute) {
   PrefixTrie trie(sample());
   EXPECT_EQ(trie.match(run(0, 8) + run(100, 6)), (std::vector<uint32_t>{0, 1, 2}));
   EXPECT_EQ(trie.match(run(0, 8) + run(200, 4) + run(7, 1)), (std::vector<uint32_t>{0, 1, 3}));
-  EXPECT_EQ(trie.match(run(0, 8) + run(200, 4)), (std::vector<uint32_t>{0, 1})) << "the last token's logits must be computed";
+  EXPECT_EQ(trie.match(run(0, 8) + run(200, 4)), (std::vector<uint32_t>{0, 1}))
+      << "the last token's logits must be computed";
   EXPECT_EQ(trie.match(run(0, 8) + run(999, 9)), (std::vector<uint32_t>{0, 1}));
   EXPECT_EQ(trie.match(run(0, 7)), (std::vector<uint32_t>{0}));
   EXPECT_TRUE(trie.match(run(1, 20)).empty());
@@ -74,7 +75,10 @@ TEST(Check, EveryRuleRefusesItsViolation) {
       {"tokens per block", [](TrieMetadata& m) { m.block_tokens = kMaxBlockTokens + 1; }},
       {"bytes per block", [](TrieMetadata& m) { m.block_bytes = 0; }},
       {"number of blocks", [](TrieMetadata& m) { m.block_sha256.clear(); }},
-      {"too large", [](TrieMetadata& m) { m.block_bytes = kMaxBlockBytes, m.block_sha256.resize(kMaxPoolBytes / kMaxBlockBytes + 1); }},
+      {"too large",
+       [](TrieMetadata& m) {
+         m.block_bytes = kMaxBlockBytes, m.block_sha256.resize(kMaxPoolBytes / kMaxBlockBytes + 1);
+       }},
       {"number of prompts", [](TrieMetadata& m) { m.prompts.clear(); }},
       {"number of prompts", [](TrieMetadata& m) { m.prompts.resize(kMaxPrompts + 1); }},
       {"prompt id", [](TrieMetadata& m) { m.prompts[1].id = "a"; }},
@@ -101,12 +105,21 @@ TEST(TrieDigest, CoversEverythingTheRanksMustAgreeOnAndNotTheContents) {
   TrieMetadata base = sample();
   const crypto::Digest digest = trie_digest(base);
   void (*const changes[])(TrieMetadata&) = {
-      [](TrieMetadata& m) { m.model_id[0] ^= 1; },       [](TrieMetadata& m) { m.release_id[31] ^= 1; },  [](TrieMetadata& m) { m.layout_id[5] ^= 1; },
-      [](TrieMetadata& m) { m.block_tokens ^= 1; },       [](TrieMetadata& m) { m.block_bytes ^= 1; },      [](TrieMetadata& m) { m.block_sha256.emplace_back(); },
-      [](TrieMetadata& m) { m.prompts[0].id += "x"; },    [](TrieMetadata& m) { m.prompts[0].tokens[3] ^= 1; }, [](TrieMetadata& m) { m.prompts[1].blocks[0] ^= 1; },
+      [](TrieMetadata& m) { m.model_id[0] ^= 1; },
+      [](TrieMetadata& m) { m.release_id[31] ^= 1; },
+      [](TrieMetadata& m) { m.layout_id[5] ^= 1; },
+      [](TrieMetadata& m) { m.block_tokens ^= 1; },
+      [](TrieMetadata& m) { m.block_bytes ^= 1; },
+      [](TrieMetadata& m) { m.block_sha256.emplace_back(); },
+      [](TrieMetadata& m) { m.prompts[0].id += "x"; },
+      [](TrieMetadata& m) { m.prompts[0].tokens[3] ^= 1; },
+      [](TrieMetadata& m) { m.prompts[1].blocks[0] ^= 1; },
       [](TrieMetadata& m) { m.prompts.pop_back(); },
       // A token moved over the border between two prompts.
-      [](TrieMetadata& m) { m.prompts[1].tokens.insert(m.prompts[1].tokens.begin(), m.prompts[0].tokens.back()), m.prompts[0].tokens.pop_back(); },
+      [](TrieMetadata& m) {
+        m.prompts[1].tokens.insert(m.prompts[1].tokens.begin(), m.prompts[0].tokens.back()),
+            m.prompts[0].tokens.pop_back();
+      },
   };
   for (auto change : changes) {
     TrieMetadata m = base;

@@ -1,5 +1,6 @@
-// System prompts as assets: `ASSETS/prompts/ID.json` = {"id", "model", "text", "token_ids"}. Written by `tie node prompt add`, read by tie-model-owner.
-// Files are the operator's but still checked: a limit on every size, unknown keys refused. No threads.
+// System prompts as assets: `ASSETS/prompts/ID.json` = {"id", "model", "text", "token_ids"}. Written by `tie node
+// prompt add`, read by tie-model-owner. Files are the operator's but still checked: a limit on every size, unknown keys
+// refused. No threads.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,7 +10,7 @@
 namespace tie::prefix {
 
 struct SystemPrompt {
-  std::string id;      // also the file's name: letters, digits, '.', '_', '-'
+  std::string id;  // also the file's name: letters, digits, '.', '_', '-'
   std::string model;
   std::string text;
   std::vector<int32_t> tokens;  // rendered and tokenized once, ending on a special token

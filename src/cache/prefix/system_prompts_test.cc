@@ -19,9 +19,12 @@ TEST(SystemPrompts, GoToJsonAndBack) {
 }
 
 TEST(SystemPrompts, RefusesWhatIsNotAPrompt) {
-  for (const char* bad : {"", "[]", "{", "{}", R"({"id":"a","model":"m","text":"t"})", R"({"id":"a","model":"m","text":"t","token_ids":[1.5]})",
-                          R"({"id":"a","model":"m","text":"t","token_ids":[-1]})", R"({"id":"a","model":"m","text":"t","token_ids":[4294967296]})",
-                          R"({"id":"../a","model":"m","text":"t","token_ids":[1]})", R"({"id":"a","model":"m","text":"t","token_ids":[1],"extra":1})",
+  for (const char* bad : {"", "[]", "{", "{}", R"({"id":"a","model":"m","text":"t"})",
+                          R"({"id":"a","model":"m","text":"t","token_ids":[1.5]})",
+                          R"({"id":"a","model":"m","text":"t","token_ids":[-1]})",
+                          R"({"id":"a","model":"m","text":"t","token_ids":[4294967296]})",
+                          R"({"id":"../a","model":"m","text":"t","token_ids":[1]})",
+                          R"({"id":"a","model":"m","text":"t","token_ids":[1],"extra":1})",
                           R"({"id":1,"model":"m","text":"t","token_ids":[1]})"})
     EXPECT_FALSE(parse_system_prompt(bad)) << bad;
   EXPECT_FALSE(parse_system_prompt(std::string(100'000, '[')));
@@ -33,7 +36,9 @@ TEST(SystemPrompts, AreReadPerModelInOrder) {
   std::string assets = folder;
   EXPECT_TRUE(read_prompts(assets, "m").value().empty());
   std::filesystem::create_directories(assets + "/prompts");
-  auto write = [&](const SystemPrompt& p, const std::string& name) { ASSERT_TRUE(os::write_file_atomic(assets + "/prompts/" + name, as_bytes(to_json(p)))); };
+  auto write = [&](const SystemPrompt& p, const std::string& name) {
+    ASSERT_TRUE(os::write_file_atomic(assets + "/prompts/" + name, as_bytes(to_json(p))));
+  };
   write({"b", "m", "", {2}}, "b.json");
   write({"a", "m", "", {1}}, "a.json");
   write({"c", "other", "", {3}}, "c.json");

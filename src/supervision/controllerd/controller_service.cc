@@ -14,20 +14,28 @@ constexpr int64_t kReloadMs = 10 * 60'000;
 
 const char* gpu_name(Gpu health) {
   switch (health) {
-    case Gpu::kUnknown: return "unknown";
-    case Gpu::kHealthy: return "healthy";
-    case Gpu::kDegraded: return "degraded";
-    case Gpu::kUnavailable: return "unavailable";
+    case Gpu::kUnknown:
+      return "unknown";
+    case Gpu::kHealthy:
+      return "healthy";
+    case Gpu::kDegraded:
+      return "degraded";
+    case Gpu::kUnavailable:
+      return "unavailable";
   }
   return "unknown";
 }
 
 const char* owner_name(Owner state) {
   switch (state) {
-    case Owner::kUnknown: return "unknown";
-    case Owner::kLoading: return "loading";
-    case Owner::kReady: return "ready";
-    case Owner::kError: return "error";
+    case Owner::kUnknown:
+      return "unknown";
+    case Owner::kLoading:
+      return "loading";
+    case Owner::kReady:
+      return "ready";
+    case Owner::kError:
+      return "error";
   }
   return "unknown";
 }
@@ -50,14 +58,17 @@ void ControllerService::fill(const Core& core, v1::NodeStatus& out) const {
   const auto& probes = node_.options().probes;
   for (size_t i = 0; i < probes.size(); ++i) {
     RuntimeView runtime = core.runtime(i);
-    add_component(out, "runtime/" + probes[i].model, runtime_name(runtime.state), runtime.message, now - runtime.since_ms);
+    add_component(out, "runtime/" + probes[i].model, runtime_name(runtime.state), runtime.message,
+                  now - runtime.since_ms);
     out.add_models(probes[i].model);
   }
   add_component(out, "model-owner", owner_name(core.owner()), core.owner_message(), now - core.owner_since_ms());
   add_component(out, "gpuhealth", gpu_name(core.gpu()), core.gpu_message(), now - core.gpu_since_ms());
-  add_component(out, "cloudboard", core.registered() ? "registered" : "not registered", "", now - core.registered_since_ms());
+  add_component(out, "cloudboard", core.registered() ? "registered" : "not registered", "",
+                now - core.registered_since_ms());
   out.set_recycle_count(core.recycle_count());
-  if (core.next_recycle_at_ms() != 0) out.set_next_recycle_in_ms(static_cast<uint64_t>(std::max<int64_t>(core.next_recycle_at_ms() - now, 0)));
+  if (core.next_recycle_at_ms() != 0)
+    out.set_next_recycle_in_ms(static_cast<uint64_t>(std::max<int64_t>(core.next_recycle_at_ms() - now, 0)));
   out.set_last_recycle_ms(static_cast<uint64_t>(core.last_recycle_ms()));
   out.set_in_flight(core.in_flight());
   out.set_max_requests(core.advertised_max_requests());
@@ -69,7 +80,8 @@ grpc::Status ControllerService::GetStatus(grpc::ServerContext*, const v1::NodeSt
   return grpc::Status::OK;
 }
 
-grpc::Status ControllerService::WatchStatus(grpc::ServerContext* context, const v1::NodeStatusRequest*, grpc::ServerWriter<v1::NodeStatus>* writer) {
+grpc::Status ControllerService::WatchStatus(grpc::ServerContext* context, const v1::NodeStatusRequest*,
+                                            grpc::ServerWriter<v1::NodeStatus>* writer) {
   std::string sent;
   int64_t sent_ms = 0;
   uint64_t version = 0;
@@ -77,7 +89,8 @@ grpc::Status ControllerService::WatchStatus(grpc::ServerContext* context, const 
     auto [core, now_version] = node_.snapshot_after(version, Deadline::in_ms(100));
     version = now_version;
     std::string shown = std::string(phase_name(core.phase())) + core.reason();
-    for (size_t i = 0; i < node_.options().probes.size(); ++i) shown += runtime_name(core.runtime(i).state) + core.runtime(i).instance;
+    for (size_t i = 0; i < node_.options().probes.size(); ++i)
+      shown += runtime_name(core.runtime(i).state) + core.runtime(i).instance;
     if (shown == sent && monotonic_ms() - sent_ms < kHeartbeatMs) continue;
     v1::NodeStatus message;
     fill(core, message);
@@ -96,25 +109,30 @@ grpc::Status ControllerService::recycle(grpc::ServerContext* context, RecycleWan
   Core core = node_.snapshot();
   fill(core, *reply);
   if (!over || core.recycling()) return rpc::to_status({Code::kDeadline, "the recycle goes on"}, context);
-  if (core.phase() == Phase::kError || core.phase() == Phase::kInitializing) return rpc::to_status({Code::kNotReady, core.reason()}, context);
+  if (core.phase() == Phase::kError || core.phase() == Phase::kInitializing)
+    return rpc::to_status({Code::kNotReady, core.reason()}, context);
   return grpc::Status::OK;
 }
 
-grpc::Status ControllerService::Recycle(grpc::ServerContext* context, const v1::NodeRecycleRequest* request, v1::NodeStatus* reply) {
+grpc::Status ControllerService::Recycle(grpc::ServerContext* context, const v1::NodeRecycleRequest* request,
+                                        v1::NodeStatus* reply) {
   std::string reason = request->reason().empty() ? "asked for by the operator" : request->reason().substr(0, 200);
   return recycle(context, {Trigger::kOperator, reason, request->drain_limit_ms()}, reply);
 }
 
-// The owner loads what changed; if it then hands out something else, the core recycles by itself, and the call returns when that is over.
-grpc::Status ControllerService::Reload(grpc::ServerContext* context, const v1::NodeReloadRequest*, v1::NodeStatus* reply) {
+// The owner loads what changed; if it then hands out something else, the core recycles by itself, and the call returns
+// when that is over.
+grpc::Status ControllerService::Reload(grpc::ServerContext* context, const v1::NodeReloadRequest*,
+                                       v1::NodeStatus* reply) {
   if (!ask_reload(node_.options().owner_socket, kReloadMs)) {
     fill(node_.snapshot(), *reply);
     return rpc::to_status({Code::kNotReady, "the model owner does not answer"}, context);
   }
   // Its next report tells the core.
   std::string before = node_.snapshot().owner_instance();
-  (void)node_.wait([&](const Core& core) { return core.owner_instance() != before || core.recycling() || context->IsCancelled(); },
-                   Deadline::in_ms(node_.options().timing.owner_poll_ms * 2));
+  (void)node_.wait(
+      [&](const Core& core) { return core.owner_instance() != before || core.recycling() || context->IsCancelled(); },
+      Deadline::in_ms(node_.options().timing.owner_poll_ms * 2));
   Deadline deadline = Deadline::in_ms(node_.options().core.drain_limit_ms + node_.options().core.start_limit_ms);
   bool over = node_.wait([&](const Core& core) { return !core.recycling() || context->IsCancelled(); }, deadline);
   Core core = node_.snapshot();
@@ -123,20 +141,27 @@ grpc::Status ControllerService::Reload(grpc::ServerContext* context, const v1::N
   return grpc::Status::OK;
 }
 
-grpc::Status ControllerService::Drain(grpc::ServerContext* context, const v1::NodeDrainRequest* request, v1::NodeStatus* reply) {
-  uint32_t wait_ms = request->wait_ms() != 0 ? request->wait_ms() : static_cast<uint32_t>(node_.options().core.drain_limit_ms);
+grpc::Status ControllerService::Drain(grpc::ServerContext* context, const v1::NodeDrainRequest* request,
+                                      v1::NodeStatus* reply) {
+  uint32_t wait_ms =
+      request->wait_ms() != 0 ? request->wait_ms() : static_cast<uint32_t>(node_.options().core.drain_limit_ms);
   node_.post_and_wait(DrainWanted{wait_ms}, Deadline::in_ms(kHandledMs));
-  (void)node_.wait([&](const Core& core) { return core.drain_answered() || core.phase() != Phase::kBusy || context->IsCancelled(); },
-                   Deadline::in_ms(int64_t{wait_ms} + kHandledMs));
+  (void)node_.wait(
+      [&](const Core& core) { return core.drain_answered() || core.phase() != Phase::kBusy || context->IsCancelled(); },
+      Deadline::in_ms(int64_t{wait_ms} + kHandledMs));
   Core core = node_.snapshot();
   fill(core, *reply);
-  if (core.in_flight() > 0) return rpc::to_status({Code::kDeadline, std::to_string(core.in_flight()) + " requests are still in flight"}, context);
+  if (core.in_flight() > 0)
+    return rpc::to_status({Code::kDeadline, std::to_string(core.in_flight()) + " requests are still in flight"},
+                          context);
   return grpc::Status::OK;
 }
 
-grpc::Status ControllerService::Resume(grpc::ServerContext* context, const v1::NodeResumeRequest*, v1::NodeStatus* reply) {
+grpc::Status ControllerService::Resume(grpc::ServerContext* context, const v1::NodeResumeRequest*,
+                                       v1::NodeStatus* reply) {
   node_.post_and_wait(ResumeWanted{}, Deadline::in_ms(kHandledMs));
-  bool ready = node_.wait([&](const Core& core) { return core.phase() == Phase::kReady || context->IsCancelled(); }, Deadline::in_ms(kReadyWaitMs));
+  bool ready = node_.wait([&](const Core& core) { return core.phase() == Phase::kReady || context->IsCancelled(); },
+                          Deadline::in_ms(kReadyWaitMs));
   Core core = node_.snapshot();
   fill(core, *reply);
   if (!ready) return rpc::to_status({Code::kNotReady, core.reason()}, context);

@@ -1,5 +1,5 @@
-// The operator's face of the controller (proto/controller.proto): status at a glance, recycle, drain, resume, reload. Serves controller.sock, whose directory and mode
-// keep everybody but the operator out.
+// The operator's face of the controller (proto/controller.proto): status at a glance, recycle, drain, resume, reload.
+// Serves controller.sock, whose directory and mode keep everybody but the operator out.
 #pragma once
 #include "controller.grpc.pb.h"
 #include "supervision/controllerd/node_controller.h"
@@ -10,8 +10,10 @@ class ControllerService final : public v1::Controller::Service {
  public:
   explicit ControllerService(NodeController& node) : node_(node) {}
   grpc::Status GetStatus(grpc::ServerContext*, const v1::NodeStatusRequest*, v1::NodeStatus* reply) override;
-  grpc::Status WatchStatus(grpc::ServerContext* context, const v1::NodeStatusRequest*, grpc::ServerWriter<v1::NodeStatus>* writer) override;
-  grpc::Status Recycle(grpc::ServerContext* context, const v1::NodeRecycleRequest* request, v1::NodeStatus* reply) override;
+  grpc::Status WatchStatus(grpc::ServerContext* context, const v1::NodeStatusRequest*,
+                           grpc::ServerWriter<v1::NodeStatus>* writer) override;
+  grpc::Status Recycle(grpc::ServerContext* context, const v1::NodeRecycleRequest* request,
+                       v1::NodeStatus* reply) override;
   grpc::Status Drain(grpc::ServerContext* context, const v1::NodeDrainRequest* request, v1::NodeStatus* reply) override;
   grpc::Status Resume(grpc::ServerContext* context, const v1::NodeResumeRequest*, v1::NodeStatus* reply) override;
   grpc::Status Reload(grpc::ServerContext* context, const v1::NodeReloadRequest*, v1::NodeStatus* reply) override;

@@ -7,13 +7,6 @@ namespace {
 
 constexpr int64_t kIdleTickMs = 60'000;
 
-template <typename... F>
-struct Overload : F... {
-  using F::operator()...;
-};
-template <typename... F>
-Overload(F...) -> Overload<F...>;
-
 // splitmix64: jitter needs no secrecy, only that nodes differ (the seed is random).
 double next_unit(uint64_t& state) {
   uint64_t z = state += 0x9e3779b97f4a7c15;
@@ -26,33 +19,48 @@ double next_unit(uint64_t& state) {
 
 const char* phase_name(Phase phase) {
   switch (phase) {
-    case Phase::kInitializing: return "initializing";
-    case Phase::kReady: return "ready";
-    case Phase::kBusy: return "busy";
-    case Phase::kRecycling: return "recycling";
-    case Phase::kError: return "error";
+    case Phase::kInitializing:
+      return "initializing";
+    case Phase::kReady:
+      return "ready";
+    case Phase::kBusy:
+      return "busy";
+    case Phase::kRecycling:
+      return "recycling";
+    case Phase::kError:
+      return "error";
   }
   return "error";
 }
 
 const char* runtime_name(Runtime state) {
   switch (state) {
-    case Runtime::kUnreachable: return "unreachable";
-    case Runtime::kInitializing: return "initializing";
-    case Runtime::kReady: return "ready";
-    case Runtime::kError: return "error";
-    case Runtime::kRecycling: return "recycling";
-    case Runtime::kNeedsWarmup: return "needs_warmup";
+    case Runtime::kUnreachable:
+      return "unreachable";
+    case Runtime::kInitializing:
+      return "initializing";
+    case Runtime::kReady:
+      return "ready";
+    case Runtime::kError:
+      return "error";
+    case Runtime::kRecycling:
+      return "recycling";
+    case Runtime::kNeedsWarmup:
+      return "needs_warmup";
   }
   return "error";
 }
 
 const char* trigger_name(Trigger trigger) {
   switch (trigger) {
-    case Trigger::kInterval: return "interval";
-    case Trigger::kError: return "error";
-    case Trigger::kAssets: return "assets";
-    case Trigger::kOperator: return "operator";
+    case Trigger::kInterval:
+      return "interval";
+    case Trigger::kError:
+      return "error";
+    case Trigger::kAssets:
+      return "assets";
+    case Trigger::kOperator:
+      return "operator";
   }
   return "operator";
 }
@@ -72,20 +80,27 @@ Core::Core(CoreOptions options, int64_t now_ms)
   draw_next_recycle(now_ms);
 }
 
-RuntimeView Core::runtime(size_t index) const { return runtimes_.at(index); }
+RuntimeView Core::runtime(size_t index) const {
+  return runtimes_.at(index);
+}
 
 void Core::draw_next_recycle(int64_t now_ms) {
   if (options_.recycle_interval_ms <= 0) return;
   double swing = (next_unit(jitter_state_) * 2 - 1) * options_.recycle_jitter;
-  next_recycle_at_ms_ = now_ms + std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(options_.recycle_interval_ms) * (1 + swing)));
+  next_recycle_at_ms_ =
+      now_ms +
+      std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(options_.recycle_interval_ms) * (1 + swing)));
 }
 
 bool Core::any_reachable() const {
-  return std::any_of(runtimes_.begin(), runtimes_.end(), [](const RuntimeFacts& r) { return r.state != Runtime::kUnreachable; });
+  return std::any_of(runtimes_.begin(), runtimes_.end(),
+                     [](const RuntimeFacts& r) { return r.state != Runtime::kUnreachable; });
 }
 
 // A peer that restarts is away for a moment; what it last said stands for that long.
-bool Core::served(int64_t lost_since_ms, int64_t now_ms) const { return now_ms - lost_since_ms < options_.peer_grace_ms; }
+bool Core::served(int64_t lost_since_ms, int64_t now_ms) const {
+  return now_ms - lost_since_ms < options_.peer_grace_ms;
+}
 
 std::string Core::serving_set() const {
   std::string out = std::to_string(registration_number_);
@@ -97,23 +112,33 @@ std::optional<Core::Missing> Core::missing_runtime(const RuntimeFacts& runtime, 
   std::string who = runtimes_.size() == 1 ? "the runtime" : "runtime " + std::to_string(index);
   bool retired = !runtime.retired.empty() && runtime.instance == runtime.retired;
   switch (runtime.state) {
-    case Runtime::kUnreachable: return Missing{phase_ == Phase::kReady ? Kind::kFault : Kind::kWaiting, who + " is not reachable"};
-    case Runtime::kInitializing: return Missing{Kind::kWaiting, who + " is starting"};
-    case Runtime::kRecycling: return Missing{Kind::kWaiting, who + " is going away"};
-    case Runtime::kNeedsWarmup: return Missing{Kind::kWaiting, who + " needs its prefix cache warmed"};
-    case Runtime::kError: return Missing{retired ? Kind::kWaiting : Kind::kRuntimeFault, who + " is in error: " + runtime.message};
-    case Runtime::kReady: break;
+    case Runtime::kUnreachable:
+      return Missing{phase_ == Phase::kReady ? Kind::kFault : Kind::kWaiting, who + " is not reachable"};
+    case Runtime::kInitializing:
+      return Missing{Kind::kWaiting, who + " is starting"};
+    case Runtime::kRecycling:
+      return Missing{Kind::kWaiting, who + " is going away"};
+    case Runtime::kNeedsWarmup:
+      return Missing{Kind::kWaiting, who + " needs its prefix cache warmed"};
+    case Runtime::kError:
+      return Missing{retired ? Kind::kWaiting : Kind::kRuntimeFault, who + " is in error: " + runtime.message};
+    case Runtime::kReady:
+      break;
   }
-  if (retired) return Missing{phase_ == Phase::kRecycling ? Kind::kWaiting : Kind::kRuntimeFault, who + " has not been recycled yet"};
+  if (retired)
+    return Missing{phase_ == Phase::kRecycling ? Kind::kWaiting : Kind::kRuntimeFault,
+                   who + " has not been recycled yet"};
   return std::nullopt;
 }
 
 std::optional<Core::Missing> Core::missing(int64_t now_ms) const {
-  if (gpu_ == Gpu::kDegraded || gpu_ == Gpu::kUnavailable) return Missing{Kind::kFault, "devices are not healthy: " + gpu_message_};
+  if (gpu_ == Gpu::kDegraded || gpu_ == Gpu::kUnavailable)
+    return Missing{Kind::kFault, "devices are not healthy: " + gpu_message_};
   if (gpu_ == Gpu::kUnknown && !(gpu_seen_ && served(gpu_lost_ms_, now_ms)))
     return Missing{gpu_seen_ ? Kind::kFault : Kind::kWaiting, "gpuhealthd does not answer"};
   if (owner_ == Owner::kError) return Missing{Kind::kFault, "the model owner is in error: " + owner_message_};
-  if (owner_ == Owner::kLoading && !(owner_seen_ && served(owner_lost_ms_, now_ms))) return Missing{Kind::kWaiting, "the model owner is loading"};
+  if (owner_ == Owner::kLoading && !(owner_seen_ && served(owner_lost_ms_, now_ms)))
+    return Missing{Kind::kWaiting, "the model owner is loading"};
   if (owner_ == Owner::kUnknown && !(owner_seen_ && served(owner_lost_ms_, now_ms)))
     return Missing{owner_seen_ ? Kind::kFault : Kind::kWaiting, "the model owner does not answer"};
   for (size_t i = 0; i < runtimes_.size(); ++i)
@@ -127,106 +152,9 @@ std::string Core::unmet_condition(int64_t now_ms) const {
   return unmet ? unmet->what : "";
 }
 
-void Core::note(const Event& event, int64_t now_ms) {
-  std::visit(Overload{
-                 [&](const GpuReport& e) {
-                   if (e.health != gpu_) gpu_since_ms_ = now_ms;
-                   if (e.health == Gpu::kUnknown && gpu_ != Gpu::kUnknown) gpu_lost_ms_ = now_ms;
-                   // A runtime that lived through a device fault is not trusted to have survived it.
-                   if (e.health == Gpu::kUnavailable && any_reachable()) {
-                     renewal_due_ = true;
-                     renewal_trigger_ = Trigger::kError;
-                     renewal_reason_ = "the devices were unavailable";
-                   }
-                   // Silence after a bad verdict does not make it a good one.
-                   if (e.health == Gpu::kUnknown && gpu_ != Gpu::kHealthy && gpu_ != Gpu::kUnknown) gpu_seen_ = false;
-                   gpu_ = e.health;
-                   gpu_message_ = e.message;
-                   gpu_seen_ = gpu_seen_ || e.health == Gpu::kHealthy;
-                 },
-                 [&](const OwnerReport& e) {
-                   if (e.state != owner_) owner_since_ms_ = now_ms;
-                   bool was_ready = owner_ == Owner::kReady;
-                   if (was_ready && e.state != Owner::kReady) owner_lost_ms_ = now_ms;
-                   if (!e.instance.empty() && e.instance != owner_instance_) {
-                     // Runtimes that attached to the earlier owner keep its memory alive beside the new one's.
-                     if (!owner_instance_.empty() && any_reachable()) {
-                       renewal_due_ = true;
-                       renewal_trigger_ = Trigger::kAssets;
-                       renewal_reason_ = "the model owner hands out other memory (a restart or an update)";
-                     }
-                     owner_instance_ = e.instance;
-                   }
-                   owner_ = e.state;
-                   owner_message_ = e.message;
-                   owner_seen_ = owner_seen_ || e.state == Owner::kReady;
-                 },
-                 [&](const RuntimeReport& e) {
-                   if (e.index >= runtimes_.size()) return;
-                   RuntimeFacts& runtime = runtimes_[e.index];
-                   if (runtime.state != e.state || (!e.instance.empty() && e.instance != runtime.instance)) runtime.since_ms = now_ms;
-                   runtime.state = e.state;
-                   runtime.message = e.message;
-                   if (!e.instance.empty()) runtime.instance = e.instance;
-                 },
-                 [&](const Registration& e) {
-                   advertise_due_ = false;
-                   if (e.registered) {
-                     ++registration_number_;
-                     advertise_due_ = true;
-                   }
-                   if (registered_ != e.registered) registered_since_ms_ = now_ms;
-                   registered_ = e.registered;
-                 },
-                 [&](const Advertised& e) {
-                   if (e.op != advertise_op_) return;
-                   if (e.ok) in_flight_ = e.in_flight;
-                   if (phase_ == Phase::kBusy) drain_answered_ = true;
-                 },
-                 [&](const RecycleAnswered& e) {
-                   if (e.index >= runtimes_.size() || runtimes_[e.index].recycle_op != e.op) return;
-                   RuntimeFacts& runtime = runtimes_[e.index];
-                   runtime.recycle_op = 0;
-                   runtime.recycle_accepted = e.ok;
-                   runtime.retry_at_ms = now_ms + options_.retry_ms;
-                 },
-                 [&](const WarmupAnswered& e) {
-                   if (e.index >= runtimes_.size() || runtimes_[e.index].warmup_op != e.op) return;
-                   RuntimeFacts& runtime = runtimes_[e.index];
-                   runtime.warmup_op = 0;
-                   runtime.warmup_at_ms = now_ms + (e.ok ? options_.warmup_limit_ms : options_.retry_ms);
-                   if (e.ok && phase_deadline_ms_ != 0) phase_deadline_ms_ = std::max(phase_deadline_ms_, now_ms + options_.warmup_limit_ms);
-                 },
-                 [&](const PrewarmedRestarted& e) {
-                   if (e.op != prewarm_op_) return;
-                   prewarm_op_ = 0;
-                   if (e.ok) {
-                     prewarmed_for_ = serving_set();
-                   } else {
-                     prewarm_retry_at_ms_ = now_ms + options_.retry_ms;
-                   }
-                 },
-                 [&](const RecycleWanted& e) {
-                   if (recycle_) return;  // joins the one in progress
-                   start_recycle(e.trigger, e.reason, e.drain_limit_ms == 0 ? options_.drain_limit_ms : e.drain_limit_ms, now_ms);
-                 },
-                 [&](const DrainWanted& e) {
-                   drained_ = true;
-                   bool drained_already = phase_ == Phase::kBusy && !recycle_;
-                   if (phase_ != Phase::kReady && !drained_already) return;
-                   drain_answered_ = false;
-                   enter(Phase::kBusy, "drained by the operator", now_ms);
-                   advertise(e.wait_ms, now_ms);
-                 },
-                 [&](const ResumeWanted&) { drained_ = false; },
-                 [&](const Tick&) {},
-             },
-             event);
-}
-
 std::vector<Command> Core::handle(const Event& event, int64_t now_ms) {
   out_.clear();
-  note(event, now_ms);
+  std::visit([&](const auto& e) { hear(e, now_ms); }, event);
   advance(now_ms);
   if (advertise_due_) advertise(0, now_ms);
   return std::move(out_);
@@ -262,7 +190,8 @@ void Core::advance_busy(int64_t now_ms) {
 void Core::settle(int64_t now_ms) {
   auto unmet = missing(now_ms);
   if (unmet) return settle_unmet(*unmet, now_ms);
-  if (renewal_due_ && phase_ != Phase::kRecycling) return start_recycle(renewal_trigger_, renewal_reason_, options_.drain_limit_ms, now_ms);
+  if (renewal_due_ && phase_ != Phase::kRecycling)
+    return start_recycle(renewal_trigger_, renewal_reason_, options_.drain_limit_ms, now_ms);
   if (prewarm(now_ms)) return become_ready(now_ms);
   bool late = phase_deadline_ms_ != 0 && now_ms >= phase_deadline_ms_;
   if (phase_ != Phase::kReady && !late) return;
@@ -370,15 +299,18 @@ void Core::send_due_recycles(int64_t now_ms) {
     bool present = runtime.state != Runtime::kUnreachable && runtime.instance == runtime.retired;
     if (!present || runtime.recycle_accepted || runtime.recycle_op != 0 || now_ms < runtime.retry_at_ms) continue;
     runtime.recycle_op = next_op_++;
-    out_.emplace_back(std::in_place_type<SendRecycle>, runtime.recycle_op, i, trigger_name(recycle_->trigger), recycle_->drain_limit_ms);
+    out_.emplace_back(std::in_place_type<SendRecycle>, runtime.recycle_op, i, trigger_name(recycle_->trigger),
+                      recycle_->drain_limit_ms);
   }
 }
 
-// A runtime that needs its prefix cache warmed is told so once; it ends when it has, and a fresh one restores what it sealed.
+// A runtime that needs its prefix cache warmed is told so once; it ends when it has, and a fresh one restores what it
+// sealed.
 void Core::send_due_warmups(int64_t now_ms) {
   for (size_t i = 0; i < runtimes_.size(); ++i) {
     RuntimeFacts& runtime = runtimes_[i];
-    if (runtime.state != Runtime::kNeedsWarmup || runtime.instance == runtime.retired || runtime.warmup_op != 0) continue;
+    if (runtime.state != Runtime::kNeedsWarmup || runtime.instance == runtime.retired || runtime.warmup_op != 0)
+      continue;
     if (runtime.warming == runtime.instance && now_ms < runtime.warmup_at_ms) continue;
     runtime.warming = runtime.instance;
     runtime.warmup_op = next_op_++;

@@ -1,7 +1,7 @@
-// A whole node in simulated time: the core among peers that crash, hang, restart and whose messages are late or lost, all drawn from one seed.
-// What is proved for each seed: cloudboardd never routes to a runtime that has been unready for longer than the longest possible news takes; no instance that was told
-// to go serves after its successor was asked for; and when the faults stop, the node becomes ready and stays so.
-// One seed alone: TIE_SIM_SEED=n.
+// A whole node in simulated time: the core among peers that crash, hang, restart and whose messages are late or lost,
+// all drawn from one seed. What is proved for each seed: cloudboardd never routes to a runtime that has been unready
+// for longer than the longest possible news takes; no instance that was told to go serves after its successor was asked
+// for; and when the faults stop, the node becomes ready and stays so. One seed alone: TIE_SIM_SEED=n.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -80,7 +80,8 @@ class Simulation {
   int64_t network() { return calm() ? 1 : between(1, 50); }
 
   void feed(const Event& event) {
-    for (const Command& command : core_.handle(event, now_)) std::visit([this](const auto& c) { carry_out(c); }, command);
+    for (const Command& command : core_.handle(event, now_))
+      std::visit([this](const auto& c) { carry_out(c); }, command);
   }
 
   // --- the links: in order, late, and broken now and then; a broken one is noticed within 5 s and made anew ---
@@ -119,7 +120,9 @@ class Simulation {
     ++owner_link_.generation;
     say_owner();
   }
-  void say_owner() { deliver(owner_link_, OwnerReport{now_ >= owner_loaded_at_ ? Owner::kReady : Owner::kLoading, "", owner_instance_}); }
+  void say_owner() {
+    deliver(owner_link_, OwnerReport{now_ >= owner_loaded_at_ ? Owner::kReady : Owner::kLoading, "", owner_instance_});
+  }
   void connect_probe() {
     if (!container_ || hung_) return at(20, [this] { connect_probe(); });
     probe_link_.up = true;
@@ -155,7 +158,8 @@ class Simulation {
     container_ = false;
     if (runtime_ == Runtime::kReady) unready_since_ = now_;
     runtime_ = Runtime::kUnreachable;
-    break_link(probe_link_, between(1, 30), RuntimeReport{0, Runtime::kUnreachable, "", ""}, [this] { connect_probe(); });
+    break_link(probe_link_, between(1, 30), RuntimeReport{0, Runtime::kUnreachable, "", ""},
+               [this] { connect_probe(); });
     at(between(20, 1'000), [this] { start_runtime(); });
   }
 
@@ -191,7 +195,8 @@ class Simulation {
           if (instance_ == me) end_container();
         });
       }
-      at(heard && !answer_lost ? network() : 2'000, [this, c, ok = heard && !answer_lost] { feed(RecycleAnswered{c.op, 0, ok}); });
+      at(heard && !answer_lost ? network() : 2'000,
+         [this, c, ok = heard && !answer_lost] { feed(RecycleAnswered{c.op, 0, ok}); });
     });
   }
   // No prompts in this world.
@@ -205,21 +210,46 @@ class Simulation {
   void chaos() {
     if (calm()) return heal();
     switch (between(0, 11)) {
-      case 0: end_container(); break;
-      case 1: if (container_ && runtime_ == Runtime::kReady) set_runtime(Runtime::kError); break;
-      case 2: gpu_ = static_cast<Gpu>(between(1, 3)); deliver(gpu_link_, GpuReport{gpu_, "x"}); break;
-      case 3: gpu_ = Gpu::kHealthy; deliver(gpu_link_, GpuReport{gpu_, ""}); break;
-      case 4: restart_owner(between(10, 6'000)); break;
-      case 5: restart_cloudboard(between(10, 6'000)); break;
+      case 0:
+        end_container();
+        break;
+      case 1:
+        if (container_ && runtime_ == Runtime::kReady) set_runtime(Runtime::kError);
+        break;
+      case 2:
+        gpu_ = static_cast<Gpu>(between(1, 3));
+        deliver(gpu_link_, GpuReport{gpu_, "x"});
+        break;
+      case 3:
+        gpu_ = Gpu::kHealthy;
+        deliver(gpu_link_, GpuReport{gpu_, ""});
+        break;
+      case 4:
+        restart_owner(between(10, 6'000));
+        break;
+      case 5:
+        restart_cloudboard(between(10, 6'000));
+        break;
       case 6:
         gpu_down_until_ = now_ + between(10, 6'000);
         break_link(gpu_link_, between(1, 5'000), GpuReport{Gpu::kUnknown, ""}, [this] { connect_gpu(); });
         break;
-      case 7: break_link(probe_link_, between(1, 5'000), RuntimeReport{0, Runtime::kUnreachable, "", ""}, [this] { connect_probe(); }); break;
-      case 8: break_link(owner_link_, between(1, 5'000), OwnerReport{Owner::kUnknown, "", ""}, [this] { connect_owner(); }); break;
-      case 9: feed(RecycleWanted{Trigger::kOperator, "operator", static_cast<uint32_t>(between(0, 5'000))}); break;
-      case 10: restart_controller(); break;
-      case 11: hang_probe(between(100, 8'000)); break;
+      case 7:
+        break_link(probe_link_, between(1, 5'000), RuntimeReport{0, Runtime::kUnreachable, "", ""},
+                   [this] { connect_probe(); });
+        break;
+      case 8:
+        break_link(owner_link_, between(1, 5'000), OwnerReport{Owner::kUnknown, "", ""}, [this] { connect_owner(); });
+        break;
+      case 9:
+        feed(RecycleWanted{Trigger::kOperator, "operator", static_cast<uint32_t>(between(0, 5'000))});
+        break;
+      case 10:
+        restart_controller();
+        break;
+      case 11:
+        hang_probe(between(100, 8'000));
+        break;
     }
     at(between(50, 6'000), [this] { chaos(); });
   }
@@ -242,7 +272,8 @@ class Simulation {
     o.jitter_seed = random_();
     core_ = Core(o, now_);
     planned_tick_ = -1;
-    retired_.clear();  // what an earlier controller asked for is not known to the new one, except through the probe's state
+    retired_
+        .clear();  // what an earlier controller asked for is not known to the new one, except through the probe's state
     cloudboard_state_ = Phase::kInitializing;  // its stream is gone: not serving
     for (Link* link : {&gpu_link_, &owner_link_, &probe_link_, &cloudboard_link_}) {
       link->up = false;
@@ -270,7 +301,8 @@ class Simulation {
   void watch_truth() {
     bool truly_ready = container_ && runtime_ == Runtime::kReady && !hung_;
     if (cloudboard_state_ == Phase::kReady && !truly_ready && now_ - unready_since_ > kNewsLimitMs)
-      failure_ = "cloudboardd routes to a runtime that is " + std::string(runtime_name(runtime_)) + " for " + std::to_string(now_ - unready_since_) + " ms";
+      failure_ = "cloudboardd routes to a runtime that is " + std::string(runtime_name(runtime_)) + " for " +
+                 std::to_string(now_ - unready_since_) + " ms";
     // After the faults every recycle must end within its drain and start.
     if (cloudboard_state_ == Phase::kReady) last_ready_ = now_;
     if (now_ > kChaosMs + kHealMs && now_ - last_ready_ > kLongestRecycleMs)

@@ -25,7 +25,8 @@ Result<std::vector<controller::ProbeTarget>> parse_probes(const std::vector<std:
   std::vector<controller::ProbeTarget> out;
   for (const std::string& text : texts) {
     size_t at = text.find('=');
-    if (at == 0 || at == std::string::npos || at + 1 == text.size()) return fail(Code::kBadRequest, "--probe wants MODEL=SOCKET, not '" + text + "'");
+    if (at == 0 || at == std::string::npos || at + 1 == text.size())
+      return fail(Code::kBadRequest, "--probe wants MODEL=SOCKET, not '" + text + "'");
     out.push_back({text.substr(0, at), text.substr(at + 1)});
   }
   return out;
@@ -65,10 +66,15 @@ int main(int argc, char** argv) {
   app.add_option("--probe", flags.probes, "MODEL=SOCKET of a tie-status-probe; once for each served model")->required();
   app.add_option("--node-id", flags.node.node_id, "name of this node (default: random)");
   app.add_option("--max-requests", core.max_requests, "requests that may be in flight")->check(CLI::Range(1, 100'000));
-  app.add_option("--recycle-interval-s", flags.recycle_interval_s, "time between recycles; 0 = never by time")->check(CLI::Range(0.0, 1e9));
-  app.add_option("--recycle-jitter", core.recycle_jitter, "share of the interval by which each recycle is drawn earlier or later")->check(CLI::Range(0.0, 0.9));
-  app.add_option("--drain-limit-ms", core.drain_limit_ms, "longest wait for in-flight requests")->check(CLI::Range(0, 86'400'000));
-  app.add_option("--start-limit-ms", core.start_limit_ms, "longest start of a runtime")->check(CLI::Range(1, 86'400'000));
+  app.add_option("--recycle-interval-s", flags.recycle_interval_s, "time between recycles; 0 = never by time")
+      ->check(CLI::Range(0.0, 1e9));
+  app.add_option("--recycle-jitter", core.recycle_jitter,
+                 "share of the interval by which each recycle is drawn earlier or later")
+      ->check(CLI::Range(0.0, 0.9));
+  app.add_option("--drain-limit-ms", core.drain_limit_ms, "longest wait for in-flight requests")
+      ->check(CLI::Range(0, 86'400'000));
+  app.add_option("--start-limit-ms", core.start_limit_ms, "longest start of a runtime")
+      ->check(CLI::Range(1, 86'400'000));
   CLI11_PARSE(app, argc, argv);
   auto outcome = serve(std::move(flags));
   if (!outcome) {

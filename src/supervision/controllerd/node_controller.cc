@@ -49,16 +49,20 @@ NodeController::NodeController(NodeOptions options) : options_(std::move(options
   Sink sink = [this](Event event) { post(std::move(event)); };
   std::vector<std::string> models;
   for (const ProbeTarget& probe : options_.probes) models.push_back(probe.model);
-  state_->registrar = std::make_unique<Registrar>(options_.cloudboard_socket, options_.node_id, models, options_.timing, *state_->dog, sink);
+  state_->registrar = std::make_unique<Registrar>(options_.cloudboard_socket, options_.node_id, models, options_.timing,
+                                                  *state_->dog, sink);
   state_->gpu = std::make_unique<GpuWatcher>(options_.gpuhealth_socket, options_.timing, *state_->dog, sink);
   state_->owner = std::make_unique<OwnerWatcher>(options_.owner_socket, models, options_.timing, sink);
   for (size_t i = 0; i < options_.probes.size(); ++i) {
-    state_->probes.push_back(std::make_unique<ProbeWatcher>(i, options_.probes[i].socket, options_.timing, *state_->dog, sink));
+    state_->probes.push_back(
+        std::make_unique<ProbeWatcher>(i, options_.probes[i].socket, options_.timing, *state_->dog, sink));
     state_->recyclers.push_back(std::make_unique<Worker>());
   }
 }
 
-NodeController::~NodeController() { stop(); }
+NodeController::~NodeController() {
+  stop();
+}
 
 void NodeController::start() {
   state_->loop = std::thread([this] { loop(); });
@@ -96,7 +100,8 @@ void NodeController::post_and_wait(Event event, Deadline deadline) {
   state_->queue.push_back(std::move(event));
   uint64_t mine = ++state_->posted;
   state_->changed.notify_all();
-  state_->changed.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms()), [&] { return state_->stopping || state_->handled >= mine; });
+  state_->changed.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms()),
+                           [&] { return state_->stopping || state_->handled >= mine; });
 }
 
 Core NodeController::snapshot() const {
@@ -106,7 +111,8 @@ Core NodeController::snapshot() const {
 
 std::pair<Core, uint64_t> NodeController::snapshot_after(uint64_t seen_version, Deadline deadline) const {
   std::unique_lock lock(state_->mutex);
-  state_->changed.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms()), [&] { return state_->stopping || state_->version != seen_version; });
+  state_->changed.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms()),
+                           [&] { return state_->stopping || state_->version != seen_version; });
   return {state_->core, state_->version};
 }
 
@@ -114,7 +120,8 @@ void NodeController::loop() {
   std::unique_lock lock(state_->mutex);
   while (!state_->stopping) {
     int64_t wait_ms = std::max(state_->core.next_wake_ms() - monotonic_ms(), kShortestWaitMs);
-    state_->changed.wait_for(lock, std::chrono::milliseconds(wait_ms), [this] { return state_->stopping || !state_->queue.empty(); });
+    state_->changed.wait_for(lock, std::chrono::milliseconds(wait_ms),
+                             [this] { return state_->stopping || !state_->queue.empty(); });
     if (state_->stopping) return;
     Event event = Tick{};
     bool from_queue = !state_->queue.empty();
@@ -136,7 +143,8 @@ void NodeController::note_phase(Phase before) {
   Phase now = state_->core.phase();
   if (now == before) return;
   TIE_LOG("tie-controllerd", "{} -> {}", os::LogWord(phase_name(before)), os::LogWord(phase_name(now)));
-  if (now == Phase::kReady && before == Phase::kRecycling) TIE_LOG("tie-controllerd", "recycle {} took {} ms", state_->core.recycle_count(), state_->core.last_recycle_ms());
+  if (now == Phase::kReady && before == Phase::kRecycling)
+    TIE_LOG("tie-controllerd", "recycle {} took {} ms", state_->core.recycle_count(), state_->core.last_recycle_ms());
   if (now != Phase::kReady || state_->was_ready) return;
   state_->was_ready = true;
   options_.on_first_ready();
@@ -161,7 +169,9 @@ void NodeController::carry_out(const Command& command) {
       post(WarmupAnswered{job.op, job.index, ask_warmup(options_.probes[job.index].socket, options_.timing)});
     });
   } else if (const auto* prewarm = std::get_if<RestartPrewarmed>(&command)) {
-    state_->prewarmer.post([this, op = prewarm->op] { post(PrewarmedRestarted{op, state_->registrar->restart_prewarmed(options_.core.prewarm_limit_ms)}); });
+    state_->prewarmer.post([this, op = prewarm->op] {
+      post(PrewarmedRestarted{op, state_->registrar->restart_prewarmed(options_.core.prewarm_limit_ms)});
+    });
   }
 }
 

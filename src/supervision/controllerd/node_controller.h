@@ -1,5 +1,6 @@
 // The shell around the core: an event loop, the peers' threads, the carrying out of commands. One per tie-controllerd.
-// Threads: post(), snapshot() and wait() any. start() and stop() from the owner's thread; after stop() nothing runs any more.
+// Threads: post(), snapshot() and wait() any. start() and stop() from the owner's thread; after stop() nothing runs any
+// more.
 #pragma once
 #include <functional>
 #include <memory>

@@ -1,4 +1,5 @@
-// The controller as a whole against fake peers on real sockets: every peer may be absent, restart, hang; the operator's calls.
+// The controller as a whole against fake peers on real sockets: every peer may be absent, restart, hang; the operator's
+// calls.
 #include "supervision/controllerd/node_controller.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,9 @@
 namespace tie::controller {
 namespace {
 
-void nap(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+void nap(int ms) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+}
 
 class FakeCloudboard final : public v1::CloudBoardControl::Service {
  public:
@@ -28,7 +31,8 @@ class FakeCloudboard final : public v1::CloudBoardControl::Service {
   std::atomic<int> state{0};
   std::atomic<bool> hangs{false};
 
-  grpc::Status Register(grpc::ServerContext* context, const v1::RegisterRequest*, grpc::ServerWriter<v1::RegistrationEvent>* writer) override {
+  grpc::Status Register(grpc::ServerContext* context, const v1::RegisterRequest*,
+                        grpc::ServerWriter<v1::RegistrationEvent>* writer) override {
     v1::RegistrationEvent event;
     event.set_session_id(std::to_string(++registrations));
     while (!context->IsCancelled()) {
@@ -39,9 +43,11 @@ class FakeCloudboard final : public v1::CloudBoardControl::Service {
     granted = 0;
     return grpc::Status::OK;
   }
-  grpc::Status UpdateHealthStatus(grpc::ServerContext* context, const v1::UpdateHealthStatusRequest* request, v1::UpdateHealthStatusReply* reply) override {
+  grpc::Status UpdateHealthStatus(grpc::ServerContext* context, const v1::UpdateHealthStatusRequest* request,
+                                  v1::UpdateHealthStatusReply* reply) override {
     while (hangs && !context->IsCancelled()) nap(5);
-    if (request->session_id() != std::to_string(registrations)) return {grpc::StatusCode::FAILED_PRECONDITION, "another session"};
+    if (request->session_id() != std::to_string(registrations))
+      return {grpc::StatusCode::FAILED_PRECONDITION, "another session"};
     state = request->state();
     granted = request->max_requests();
     Deadline deadline = Deadline::in_ms(request->wait_ms());
@@ -49,7 +55,8 @@ class FakeCloudboard final : public v1::CloudBoardControl::Service {
     reply->set_in_flight(in_flight);
     return grpc::Status::OK;
   }
-  grpc::Status RestartPrewarmed(grpc::ServerContext*, const v1::RestartPrewarmedRequest*, v1::RestartPrewarmedReply*) override {
+  grpc::Status RestartPrewarmed(grpc::ServerContext*, const v1::RestartPrewarmedRequest*,
+                                v1::RestartPrewarmedReply*) override {
     ++prewarms;
     return grpc::Status::OK;
   }
@@ -58,7 +65,8 @@ class FakeCloudboard final : public v1::CloudBoardControl::Service {
 class FakeGpu final : public v1::GpuHealth::Service {
  public:
   std::atomic<int> health{v1::HEALTHY};
-  grpc::Status WatchVerdict(grpc::ServerContext* context, const v1::GpuVerdictRequest*, grpc::ServerWriter<v1::GpuVerdict>* writer) override {
+  grpc::Status WatchVerdict(grpc::ServerContext* context, const v1::GpuVerdictRequest*,
+                            grpc::ServerWriter<v1::GpuVerdict>* writer) override {
     while (!context->IsCancelled()) {
       v1::GpuVerdict verdict;
       verdict.set_health(static_cast<v1::DeviceHealth>(health.load()));
@@ -73,7 +81,8 @@ class FakeGpu final : public v1::GpuHealth::Service {
 class FakeProbe final : public v1::StatusProbe::Service {
  public:
   std::atomic<int> state{v1::ProbeStatus::READY}, instance{1}, recycles{0};
-  grpc::Status WatchStatus(grpc::ServerContext* context, const v1::ProbeStatusRequest*, grpc::ServerWriter<v1::ProbeStatus>* writer) override {
+  grpc::Status WatchStatus(grpc::ServerContext* context, const v1::ProbeStatusRequest*,
+                           grpc::ServerWriter<v1::ProbeStatus>* writer) override {
     while (!context->IsCancelled()) {
       v1::ProbeStatus status;
       status.set_state(static_cast<v1::ProbeStatus::State>(state.load()));
@@ -108,7 +117,8 @@ class FakeProbe final : public v1::StatusProbe::Service {
 // owner.sock with the states of one model.
 class FakeOwner {
  public:
-  explicit FakeOwner(const std::string& path, std::string instance = "o1") : instance_(std::move(instance)), listener_(std::move(os::listen_unix(path).value())), path_(path) {
+  explicit FakeOwner(const std::string& path, std::string instance = "o1")
+      : instance_(std::move(instance)), listener_(std::move(os::listen_unix(path).value())), path_(path) {
     thread_ = std::thread([this] { run(); });
   }
   ~FakeOwner() {
@@ -185,7 +195,9 @@ class NodeTest : public testing::Test {
   void start_cloudboard() { cloudboard_server_ = serve(options_.cloudboard_socket, &cloudboard_); }
   void start_gpu() { gpu_server_ = serve(options_.gpuhealth_socket, &gpu_); }
   void start_probe() { probe_server_ = serve(options_.probes[0].socket, &probe_); }
-  void start_owner(const std::string& instance = "o1") { owner_ = std::make_unique<FakeOwner>(options_.owner_socket, instance); }
+  void start_owner(const std::string& instance = "o1") {
+    owner_ = std::make_unique<FakeOwner>(options_.owner_socket, instance);
+  }
   void stop(Server& server) {
     server->stop(Deadline::in_ms(0));
     server.reset();
@@ -229,7 +241,8 @@ class NodeTest : public testing::Test {
 };
 
 TEST_F(NodeTest, PeersMayStartInAnyOrder) {
-  const std::vector<std::function<void()>> starts = {[this] { start_cloudboard(); }, [this] { start_gpu(); }, [this] { start_probe(); }};
+  const std::vector<std::function<void()>> starts = {[this] { start_cloudboard(); }, [this] { start_gpu(); },
+                                                     [this] { start_probe(); }};
   for (size_t last = 0; last < 4; ++last) {
     start_node();
     for (size_t i = 0; i < starts.size(); ++i)
@@ -417,7 +430,8 @@ TEST_F(NodeTest, StatusNamesEveryComponent) {
   EXPECT_NE(status.reason().find("devices"), std::string::npos);
   std::vector<std::string> rows;
   for (const auto& component : status.components()) rows.push_back(component.name() + " " + component.state());
-  EXPECT_EQ(rows, (std::vector<std::string>{"runtime/m ready", "model-owner ready", "gpuhealth degraded", "cloudboard registered"}));
+  EXPECT_EQ(rows, (std::vector<std::string>{"runtime/m ready", "model-owner ready", "gpuhealth degraded",
+                                            "cloudboard registered"}));
 }
 
 }  // namespace

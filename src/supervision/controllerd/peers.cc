@@ -28,9 +28,12 @@ struct Pace {
 
 Gpu gpu_of(v1::DeviceHealth health) {
   switch (health) {
-    case v1::HEALTHY: return Gpu::kHealthy;
-    case v1::DEGRADED: return Gpu::kDegraded;
-    default: return Gpu::kUnavailable;
+    case v1::HEALTHY:
+      return Gpu::kHealthy;
+    case v1::DEGRADED:
+      return Gpu::kDegraded;
+    default:
+      return Gpu::kUnavailable;
   }
 }
 
@@ -42,15 +45,21 @@ std::string worst_reason(const v1::GpuVerdict& verdict) {
 
 Runtime runtime_of(v1::ProbeStatus::State state) {
   switch (state) {
-    case v1::ProbeStatus::INITIALIZING: return Runtime::kInitializing;
-    case v1::ProbeStatus::READY: return Runtime::kReady;
-    case v1::ProbeStatus::RECYCLING: return Runtime::kRecycling;
-    case v1::ProbeStatus::NEEDS_WARMUP: return Runtime::kNeedsWarmup;
-    default: return Runtime::kError;
+    case v1::ProbeStatus::INITIALIZING:
+      return Runtime::kInitializing;
+    case v1::ProbeStatus::READY:
+      return Runtime::kReady;
+    case v1::ProbeStatus::RECYCLING:
+      return Runtime::kRecycling;
+    case v1::ProbeStatus::NEEDS_WARMUP:
+      return Runtime::kNeedsWarmup;
+    default:
+      return Runtime::kError;
   }
 }
 
-// What the owner hands out, as one text: another process of it, another model or other prompts make another text, and the runtimes attach anew.
+// What the owner hands out, as one text: another process of it, another model or other prompts make another text, and
+// the runtimes attach anew.
 std::string owner_identity(const v1::OwnerReply& reply) {
   std::string out = reply.instance_id();
   for (const v1::ModelState& model : reply.models())
@@ -61,7 +70,8 @@ std::string owner_identity(const v1::OwnerReply& reply) {
 OwnerReport judge_owner(const v1::OwnerReply& reply, const std::vector<std::string>& models) {
   OwnerReport report{Owner::kReady, "", ""};
   for (const std::string& name : models) {
-    auto found = std::find_if(reply.models().begin(), reply.models().end(), [&](const v1::ModelState& m) { return m.model() == name; });
+    auto found = std::find_if(reply.models().begin(), reply.models().end(),
+                              [&](const v1::ModelState& m) { return m.model() == name; });
     if (found == reply.models().end()) return {Owner::kError, "it has no model " + name, ""};
     if (found->state() == "error") return {Owner::kError, name + ": " + found->message(), ""};
     if (found->state() != "ready") report.state = Owner::kLoading;

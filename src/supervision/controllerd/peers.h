@@ -1,6 +1,7 @@
-// The peers of tie-controllerd as threads: each connects, listens, turns what it hears into core events, and connects again when the peer goes away. None of them
-// decides anything. Peers may be absent, restart, hang or lie about order; what is heard is judged by the core.
-// Threads: each object owns its own; `sink` is called from them and must be thread-safe. stop() first, then destroy.
+// The peers of tie-controllerd as threads: each connects, listens, turns what it hears into core events, and connects
+// again when the peer goes away. None of them decides anything. Peers may be absent, restart, hang or lie about order;
+// what is heard is judged by the core. Threads: each object owns its own; `sink` is called from them and must be
+// thread-safe. stop() first, then destroy.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -20,12 +21,12 @@ using Sink = std::function<void(Event)>;
 
 struct PeerTiming {
   int64_t connect_ms = 500;
-  int64_t call_ms = 2'000;              // unary calls
-  int64_t silence_ms = 5'000;           // streams with a heartbeat of 1 s
+  int64_t call_ms = 2'000;                   // unary calls
+  int64_t silence_ms = 5'000;                // streams with a heartbeat of 1 s
   int64_t registration_silence_ms = 12'000;  // cloudboardd's keepalive comes every 5 s
   int64_t owner_poll_ms = 1'000;
   int64_t owner_loading_poll_ms = 50;
-  int64_t retry_ms = 10;                // at first after a loss, since a recycle waits for it; grows to
+  int64_t retry_ms = 10;  // at first after a loss, since a recycle waits for it; grows to
   int64_t retry_max_ms = 250;
 };
 
@@ -95,8 +96,10 @@ class ProbeWatcher final : public PeerThread {
 // The registration with cloudboardd and everything said under it.
 class Registrar final : public PeerThread {
  public:
-  Registrar(std::string socket, std::string node_id, std::vector<std::string> models, PeerTiming timing, Watchdog& dog, Sink sink);
-  // Calls UpdateHealthStatus; blocks up to the wait and an answer's time. Returns false when `superseded` turned true meanwhile. A failure drops the registration.
+  Registrar(std::string socket, std::string node_id, std::vector<std::string> models, PeerTiming timing, Watchdog& dog,
+            Sink sink);
+  // Calls UpdateHealthStatus; blocks up to the wait and an answer's time. Returns false when `superseded` turned true
+  // meanwhile. A failure drops the registration.
   void advertise(const Advertise& command);
   // Ends an advertise() in progress on another thread.
   void cancel_advertise();
@@ -112,7 +115,7 @@ class Registrar final : public PeerThread {
   Watchdog& dog_;
   Sink sink_;
   std::mutex mutex_;
-  std::shared_ptr<grpc::Channel> channel_;       // of the present registration
+  std::shared_ptr<grpc::Channel> channel_;  // of the present registration
   std::string session_;
   grpc::ClientContext* registration_ = nullptr;  // to drop it
   grpc::ClientContext* advertising_ = nullptr;
@@ -125,7 +128,8 @@ bool ask_warmup(const std::string& probe_socket, const PeerTiming& timing);
 // Asks one probe to recycle its runtime.
 bool ask_recycle(const std::string& probe_socket, const SendRecycle& command, const PeerTiming& timing);
 
-// Runs jobs one after the other on a thread of its own; at most kMaxJobs wait (more is a broken invariant: the core has few commands outstanding).
+// Runs jobs one after the other on a thread of its own; at most kMaxJobs wait (more is a broken invariant: the core has
+// few commands outstanding).
 class Worker final : public PeerThread {
  public:
   static constexpr size_t kMaxJobs = 64;

@@ -4,8 +4,14 @@
 
 namespace tie::controller {
 
-Registrar::Registrar(std::string socket, std::string node_id, std::vector<std::string> models, PeerTiming timing, Watchdog& dog, Sink sink)
-    : socket_(std::move(socket)), node_id_(std::move(node_id)), models_(std::move(models)), timing_(timing), dog_(dog), sink_(std::move(sink)) {}
+Registrar::Registrar(std::string socket, std::string node_id, std::vector<std::string> models, PeerTiming timing,
+                     Watchdog& dog, Sink sink)
+    : socket_(std::move(socket)),
+      node_id_(std::move(node_id)),
+      models_(std::move(models)),
+      timing_(timing),
+      dog_(dog),
+      sink_(std::move(sink)) {}
 
 void Registrar::run() {
   int64_t pace_ms = timing_.retry_ms;
@@ -13,7 +19,8 @@ void Registrar::run() {
     int64_t start = monotonic_ms();
     hold();
     // A registration that lasted starts the pace anew.
-    pace_ms = monotonic_ms() - start > timing_.retry_max_ms * 4 ? timing_.retry_ms : std::min(pace_ms * 2, timing_.retry_max_ms);
+    pace_ms = monotonic_ms() - start > timing_.retry_max_ms * 4 ? timing_.retry_ms
+                                                                : std::min(pace_ms * 2, timing_.retry_max_ms);
     if (!sleep(pace_ms)) return;
   }
 }
@@ -89,7 +96,8 @@ void Registrar::advertise(const Advertise& command) {
     std::lock_guard lock(mutex_);
     advertising_ = nullptr;
   }
-  // Cancelled: a later state replaced this one. Anything else: what cloudboardd believes is unknown, so the registration starts anew.
+  // Cancelled: a later state replaced this one. Anything else: what cloudboardd believes is unknown, so the
+  // registration starts anew.
   if (!status.ok() && status.error_code() != grpc::StatusCode::CANCELLED) drop();
   sink_(Advertised{command.op, status.ok(), reply.in_flight()});
 }

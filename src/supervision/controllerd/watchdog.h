@@ -1,5 +1,5 @@
-// Cancels gRPC streams whose peer has gone silent (stopped, not dead: a dead one ends its stream by itself), and all of them at shutdown.
-// Threads: any. Owns one thread. A guard must be destroyed before its context.
+// Cancels gRPC streams whose peer has gone silent (stopped, not dead: a dead one ends its stream by itself), and all of
+// them at shutdown. Threads: any. Owns one thread. A guard must be destroyed before its context.
 #pragma once
 #include <grpcpp/client_context.h>
 

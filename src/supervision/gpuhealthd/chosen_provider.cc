@@ -32,7 +32,7 @@ class ChosenProvider final : public DeviceProvider {
   }
 
   std::string wanted_, library_;
-  std::unique_ptr<DeviceProvider> chosen_;    // polling thread only
+  std::unique_ptr<DeviceProvider> chosen_;     // polling thread only
   std::atomic<const char*> name_{"none yet"};  // read by others
 };
 

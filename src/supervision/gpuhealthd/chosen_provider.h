@@ -1,4 +1,5 @@
-// Chooses NVML or the CPU at the first poll rather than at start, so that a driver that hangs in its initialisation shows as a hung poll.
+// Chooses NVML or the CPU at the first poll rather than at start, so that a driver that hangs in its initialisation
+// shows as a hung poll.
 #pragma once
 #include <string>
 

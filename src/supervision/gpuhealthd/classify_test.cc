@@ -16,7 +16,11 @@ TEST(ClassifyGpu, TemperatureIsJudgedAgainstTheDevicesOwnPoints) {
   GpuSample s;
   s.slowdown_c = 87;
   s.shutdown_c = 92;
-  const std::pair<uint32_t, Health> cases[] = {{83, Health::kHealthy}, {84, Health::kDegraded}, {88, Health::kDegraded}, {89, Health::kUnavailable}, {120, Health::kUnavailable}};
+  const std::pair<uint32_t, Health> cases[] = {{83, Health::kHealthy},
+                                               {84, Health::kDegraded},
+                                               {88, Health::kDegraded},
+                                               {89, Health::kUnavailable},
+                                               {120, Health::kUnavailable}};
   for (auto [temperature, health] : cases) {
     s.temperature_c = temperature;
     EXPECT_EQ(classify_gpu(s).health, health) << temperature;
@@ -73,7 +77,11 @@ TEST(ClassifyGpu, TheWorstFaultDecides) {
 TEST(ClassifyCpu, MemoryIsJudgedByWhatIsAvailable) {
   CpuSample s;
   s.memory_total_bytes = 1000;
-  const std::pair<uint64_t, Health> cases[] = {{500, Health::kHealthy}, {30, Health::kHealthy}, {29, Health::kDegraded}, {10, Health::kDegraded}, {9, Health::kUnavailable}};
+  const std::pair<uint64_t, Health> cases[] = {{500, Health::kHealthy},
+                                               {30, Health::kHealthy},
+                                               {29, Health::kDegraded},
+                                               {10, Health::kDegraded},
+                                               {9, Health::kUnavailable}};
   for (auto [available, health] : cases) {
     s.memory_available_bytes = available;
     EXPECT_EQ(classify_cpu(s).health, health) << available;

@@ -109,7 +109,9 @@ class CpuProvider final : public DeviceProvider {
  private:
   static uint64_t since(uint64_t now, uint64_t before) { return now > before ? now - before : 0; }
   uint64_t uncorrected_errors() const { return sum_of(sys_ + "/devices/system/edac/mc", "mc", "ue_count"); }
-  uint64_t throttles() const { return sum_of(sys_ + "/devices/system/cpu", "cpu", "thermal_throttle/package_throttle_count"); }
+  uint64_t throttles() const {
+    return sum_of(sys_ + "/devices/system/cpu", "cpu", "thermal_throttle/package_throttle_count");
+  }
 
   void note_throttling() {
     uint64_t now = throttles();
@@ -130,7 +132,8 @@ class CpuProvider final : public DeviceProvider {
     struct sysinfo info{};
     if (::sysinfo(&info) != 0) return;
     sample.memory_total_bytes = static_cast<uint64_t>(info.totalram) * info.mem_unit;
-    // Without /proc the page cache cannot be told apart; buffers and free memory are a lower bound that is only used when it is plenty.
+    // Without /proc the page cache cannot be told apart; buffers and free memory are a lower bound that is only used
+    // when it is plenty.
     uint64_t free_bytes = static_cast<uint64_t>(info.freeram + info.bufferram) * info.mem_unit;
     sample.memory_available_bytes = std::max<uint64_t>(free_bytes, sample.memory_total_bytes / 20);
   }
@@ -142,7 +145,8 @@ class CpuProvider final : public DeviceProvider {
     if (error) return hottest;
     for (const auto& entry : entries)
       if (entry.path().filename().string().starts_with("thermal_zone"))
-        hottest = std::max(hottest, static_cast<uint32_t>(number_at(text_of(entry.path().string() + "/temp")).value_or(0) / 1000));
+        hottest = std::max(
+            hottest, static_cast<uint32_t>(number_at(text_of(entry.path().string() + "/temp")).value_or(0) / 1000));
     return hottest;
   }
 

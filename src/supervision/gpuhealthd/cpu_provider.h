@@ -1,5 +1,6 @@
-// The device verdict of a machine without a GPU: memory pressure, thermal throttling, machine checks, memory errors of the processor it computes on.
-// A measurement that this machine or sandbox does not offer is left out; memory is always known (sysinfo).
+// The device verdict of a machine without a GPU: memory pressure, thermal throttling, machine checks, memory errors of
+// the processor it computes on. A measurement that this machine or sandbox does not offer is left out; memory is always
+// known (sysinfo).
 #pragma once
 #include <string>
 

@@ -15,8 +15,11 @@ class CpuProviderTest : public testing::Test {
     ASSERT_NE(::mkdtemp(folder), nullptr);
     root_ = folder;
     write("proc/meminfo", "MemTotal:       1000000 kB\nMemFree: 1 kB\nMemAvailable:    500000 kB\n");
-    write("proc/interrupts", "           CPU0       CPU1\nMCE:          1          2   Machine check exceptions\nMCP:        100        200   Machine check polls\n");
-    write("proc/pressure/memory", "some avg10=99.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n");
+    write("proc/interrupts",
+          "           CPU0       CPU1\nMCE:          1          2   Machine check exceptions\nMCP:        100        "
+          "200   Machine check polls\n");
+    write("proc/pressure/memory",
+          "some avg10=99.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n");
     write("sys/devices/system/cpu/cpu0/thermal_throttle/package_throttle_count", "7\n");
     write("sys/devices/system/edac/mc/mc0/ue_count", "3\n");
     write("sys/class/thermal/thermal_zone0/temp", "45000\n");

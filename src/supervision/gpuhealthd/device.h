@@ -26,7 +26,8 @@ class DeviceProvider {
  public:
   virtual ~DeviceProvider() = default;
   virtual const char* name() const = 0;  // "nvml" or "cpu"
-  // One look at every device. May block for as long as a driver does. An error means that nothing can be said: unavailable.
+  // One look at every device. May block for as long as a driver does. An error means that nothing can be said:
+  // unavailable.
   virtual Result<std::vector<DeviceVerdict>> poll() = 0;
 };
 

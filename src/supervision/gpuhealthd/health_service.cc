@@ -27,7 +27,8 @@ grpc::Status HealthService::GetVerdict(grpc::ServerContext*, const v1::GpuVerdic
   return grpc::Status::OK;
 }
 
-grpc::Status HealthService::WatchVerdict(grpc::ServerContext* context, const v1::GpuVerdictRequest*, grpc::ServerWriter<v1::GpuVerdict>* writer) {
+grpc::Status HealthService::WatchVerdict(grpc::ServerContext* context, const v1::GpuVerdictRequest*,
+                                         grpc::ServerWriter<v1::GpuVerdict>* writer) {
   NodeVerdict seen = poller_.verdict();
   int64_t sent_ms = 0;
   while (!context->IsCancelled()) {

@@ -26,7 +26,8 @@ Result<void> serve(const Flags& flags) {
   gpuhealth::Poller poller(gpuhealth::make_chosen_provider(flags.provider, flags.nvml), flags.poller);
   poller.wait_first(Deadline::in_ms(flags.poller.hang_ms));
   gpuhealth::NodeVerdict first = poller.verdict();
-  TIE_LOG("gpuhealthd", "provider {}, {} devices, {}", os::LogWord(first.provider), first.devices.size(), os::LogWord(gpuhealth::health_name(first.health)));
+  TIE_LOG("gpuhealthd", "provider {}, {} devices, {}", os::LogWord(first.provider), first.devices.size(),
+          os::LogWord(gpuhealth::health_name(first.health)));
   gpuhealth::HealthService service(poller);
   TIE_TRY(rpc::UnixGrpcServer server, rpc::UnixGrpcServer::start(flags.socket, {&service}));
   TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
@@ -46,7 +47,8 @@ int main(int argc, char** argv) {
   app.add_option("--provider", flags.provider, "auto, nvml or cpu")->check(CLI::IsMember({"auto", "nvml", "cpu"}));
   app.add_option("--nvml", flags.nvml, "NVIDIA's management library");
   app.add_option("--poll-ms", flags.poller.interval_ms, "time between polls")->check(CLI::Range(10, 60'000));
-  app.add_option("--hang-ms", flags.poller.hang_ms, "a poll that takes longer makes the devices unavailable")->check(CLI::Range(100, 600'000));
+  app.add_option("--hang-ms", flags.poller.hang_ms, "a poll that takes longer makes the devices unavailable")
+      ->check(CLI::Range(100, 600'000));
   CLI11_PARSE(app, argc, argv);
   auto outcome = serve(flags);
   if (!outcome) {

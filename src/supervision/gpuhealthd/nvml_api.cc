@@ -35,12 +35,14 @@ Result<Api> open(const std::string& library) {
   find(handle, "nvmlDeviceGetRemappedRows", api.remapped_rows);
   find(handle, "nvmlDeviceGetNvLinkState", api.nvlink_state);
   find(handle, "nvmlDeviceGetCurrentClocksEventReasons", api.clock_event_reasons);
-  if (api.clock_event_reasons == nullptr) find(handle, "nvmlDeviceGetCurrentClocksThrottleReasons", api.clock_event_reasons);
+  if (api.clock_event_reasons == nullptr)
+    find(handle, "nvmlDeviceGetCurrentClocksThrottleReasons", api.clock_event_reasons);
   find(handle, "nvmlEventSetCreate", api.event_set_create);
   find(handle, "nvmlDeviceRegisterEvents", api.register_events);
   find(handle, "nvmlEventSetWait_v2", api.event_set_wait);
   find(handle, "nvmlEventSetFree", api.event_set_free);
-  if (api.init == nullptr || api.device_count == nullptr || api.device_by_index == nullptr || api.temperature == nullptr)
+  if (api.init == nullptr || api.device_count == nullptr || api.device_by_index == nullptr ||
+      api.temperature == nullptr)
     return fail(Code::kUnsupportedFeature, library + " is not NVIDIA's management library");
   return api;
 }

@@ -1,6 +1,6 @@
-// The part of NVIDIA's management library that gpuhealthd calls, declared here so that neither its header nor the library is needed to build or start.
-// Source: the public NVML API reference. Opened at run time; a function that an older driver lacks stays null and its measurement is left out.
-// Threads: the poller's one.
+// The part of NVIDIA's management library that gpuhealthd calls, declared here so that neither its header nor the
+// library is needed to build or start. Source: the public NVML API reference. Opened at run time; a function that an
+// older driver lacks stays null and its measurement is left out. Threads: the poller's one.
 #pragma once
 #include <string>
 
@@ -63,7 +63,8 @@ struct Api {
   std::string describe(Return code) const;
 };
 
-// kNotFound: no such library; kUnsupportedFeature: it lacks what every driver of the last ten years has. The library stays open for the life of the process.
+// kNotFound: no such library; kUnsupportedFeature: it lacks what every driver of the last ten years has. The library
+// stays open for the life of the process.
 Result<Api> open(const std::string& library);
 
 }  // namespace tie::gpuhealth::nvml

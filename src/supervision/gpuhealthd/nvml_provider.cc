@@ -72,8 +72,10 @@ class NvmlProvider final : public DeviceProvider {
     char model[nvml::kNameBytes] = {};
     if (api_.device_name != nullptr && api_.device_name(gpu.device, model, sizeof model - 1) == nvml::kSuccess)
       gpu.name = "GPU " + std::to_string(index) + " " + model;
-    if (events_ != nullptr && api_.register_events != nullptr) (void)api_.register_events(gpu.device, nvml::kEventXid, events_);
-    for (unsigned link = 0; link < nvml::kMaxLinks; ++link) gpu.link_was_up[link] = gpu.link_was_up[link] || link_up(gpu, link);
+    if (events_ != nullptr && api_.register_events != nullptr)
+      (void)api_.register_events(gpu.device, nvml::kEventXid, events_);
+    for (unsigned link = 0; link < nvml::kMaxLinks; ++link)
+      gpu.link_was_up[link] = gpu.link_was_up[link] || link_up(gpu, link);
   }
 
   void close() {
@@ -87,7 +89,8 @@ class NvmlProvider final : public DeviceProvider {
 
   bool link_up(const Gpu& gpu, unsigned link) {
     int active = 0;
-    return api_.nvlink_state != nullptr && api_.nvlink_state(gpu.device, link, &active) == nvml::kSuccess && active != 0;
+    return api_.nvlink_state != nullptr && api_.nvlink_state(gpu.device, link, &active) == nvml::kSuccess &&
+           active != 0;
   }
 
   void take_events() {
@@ -96,7 +99,8 @@ class NvmlProvider final : public DeviceProvider {
       nvml::EventData event{};
       if (api_.event_set_wait(events_, &event, 0) != nvml::kSuccess) return;
       for (Gpu& gpu : gpus_)
-        if (gpu.device == event.device && gpu.xids.size() < kMaxXidsKept && std::find(gpu.xids.begin(), gpu.xids.end(), event.data) == gpu.xids.end())
+        if (gpu.device == event.device && gpu.xids.size() < kMaxXidsKept &&
+            std::find(gpu.xids.begin(), gpu.xids.end(), event.data) == gpu.xids.end())
           gpu.xids.push_back(event.data);
     }
   }
@@ -104,7 +108,8 @@ class NvmlProvider final : public DeviceProvider {
   // True when the value may be used. A lost device is noted in the sample; "not supported" only leaves the value out.
   bool usable(nvml::Return code, GpuSample& sample) {
     if (code == nvml::kSuccess) return true;
-    if (code == nvml::kGpuIsLost) sample.lost_reason = "the device is lost: it has fallen off the bus or the driver cannot reach it";
+    if (code == nvml::kGpuIsLost)
+      sample.lost_reason = "the device is lost: it has fallen off the bus or the driver cannot reach it";
     if (code == nvml::kResetRequired) sample.lost_reason = "the device needs a reset";
     return false;
   }
@@ -140,7 +145,8 @@ class NvmlProvider final : public DeviceProvider {
     }
     measure_memory_cells(gpu, sample);
     unsigned long long reasons = 0;
-    if (api_.clock_event_reasons != nullptr && usable(api_.clock_event_reasons(gpu.device, &reasons), sample)) sample.clock_event_reasons = reasons;
+    if (api_.clock_event_reasons != nullptr && usable(api_.clock_event_reasons(gpu.device, &reasons), sample))
+      sample.clock_event_reasons = reasons;
     for (unsigned link = 0; link < nvml::kMaxLinks; ++link)
       if (gpu.link_was_up[link] && !link_up(gpu, link)) ++sample.nvlinks_down;
     sample.xids = gpu.xids;
@@ -149,18 +155,24 @@ class NvmlProvider final : public DeviceProvider {
   void measure_thresholds(const Gpu& gpu, GpuSample& sample) {
     if (api_.temperature_threshold == nullptr) return;
     unsigned value = 0;
-    if (usable(api_.temperature_threshold(gpu.device, nvml::kThresholdSlowdown, &value), sample)) sample.slowdown_c = value;
-    if (usable(api_.temperature_threshold(gpu.device, nvml::kThresholdShutdown, &value), sample)) sample.shutdown_c = value;
+    if (usable(api_.temperature_threshold(gpu.device, nvml::kThresholdSlowdown, &value), sample))
+      sample.slowdown_c = value;
+    if (usable(api_.temperature_threshold(gpu.device, nvml::kThresholdShutdown, &value), sample))
+      sample.shutdown_c = value;
   }
 
   void measure_memory_cells(const Gpu& gpu, GpuSample& sample) {
     unsigned long long errors = 0;
-    if (api_.ecc_errors != nullptr && usable(api_.ecc_errors(gpu.device, nvml::kEccUncorrected, nvml::kEccVolatile, &errors), sample))
+    if (api_.ecc_errors != nullptr &&
+        usable(api_.ecc_errors(gpu.device, nvml::kEccUncorrected, nvml::kEccVolatile, &errors), sample))
       sample.uncorrected_ecc_errors = errors;
     int pending = 0;
-    if (api_.retired_pages_pending != nullptr && usable(api_.retired_pages_pending(gpu.device, &pending), sample)) sample.retired_pages_pending = pending != 0;
+    if (api_.retired_pages_pending != nullptr && usable(api_.retired_pages_pending(gpu.device, &pending), sample))
+      sample.retired_pages_pending = pending != 0;
     unsigned corrected = 0, uncorrected = 0, remap_pending = 0, failed = 0;
-    if (api_.remapped_rows == nullptr || !usable(api_.remapped_rows(gpu.device, &corrected, &uncorrected, &remap_pending, &failed), sample)) return;
+    if (api_.remapped_rows == nullptr ||
+        !usable(api_.remapped_rows(gpu.device, &corrected, &uncorrected, &remap_pending, &failed), sample))
+      return;
     sample.row_remap_pending = remap_pending != 0;
     sample.row_remap_failed = failed != 0;
   }
@@ -178,8 +190,10 @@ Result<std::unique_ptr<DeviceProvider>> make_nvml_provider(const std::string& li
   TIE_TRY(nvml::Api api, nvml::open(library));
   auto provider = std::make_unique<NvmlProvider>(api);
   nvml::Return code = provider->open();
-  if (code == nvml::kDriverNotLoaded || code == nvml::kLibraryNotFound) return fail(Code::kNotFound, "no NVIDIA driver is loaded");
-  if (code == nvml::kSuccess && provider->device_count() == 0) return fail(Code::kNotFound, "the NVIDIA driver knows no device");
+  if (code == nvml::kDriverNotLoaded || code == nvml::kLibraryNotFound)
+    return fail(Code::kNotFound, "no NVIDIA driver is loaded");
+  if (code == nvml::kSuccess && provider->device_count() == 0)
+    return fail(Code::kNotFound, "the NVIDIA driver knows no device");
   return std::unique_ptr<DeviceProvider>(std::move(provider));
 }
 

@@ -1,4 +1,5 @@
-// GPUs through NVML. A lost device or a failed driver is a verdict, not an error; after one the library is initialised anew at the next poll.
+// GPUs through NVML. A lost device or a failed driver is a verdict, not an error; after one the library is initialised
+// anew at the next poll.
 #pragma once
 #include <string>
 

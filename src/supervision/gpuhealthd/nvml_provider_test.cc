@@ -44,11 +44,20 @@ TEST_F(NvmlTest, EveryFaultIsSeenOnTheDeviceThatHasIt) {
     const char* word;
   };
   const Case cases[] = {
-      {"temperature 88", Health::kDegraded, "slowdown point"}, {"temperature 93", Health::kUnavailable, "shutdown point"}, {"ecc 2", Health::kUnavailable, "ECC"},
-      {"retired 1", Health::kDegraded, "retired"},              {"remap_pending 1", Health::kDegraded, "remapped"},          {"remap_failed 1", Health::kUnavailable, "remapping"},
-      {"links_down 1", Health::kDegraded, "NVLink"},            {"reasons 128", Health::kDegraded, "power brake"},           {"reasons 64", Health::kDegraded, "heat"},
-      {"xid 79", Health::kUnavailable, "XID 79"},               {"xid 94", Health::kDegraded, "XID 94"},                     {"lost 1", Health::kUnavailable, "lost"},
-      {"error 16", Health::kUnavailable, "reset"},              {"error 999", Health::kUnavailable, "temperature"},
+      {"temperature 88", Health::kDegraded, "slowdown point"},
+      {"temperature 93", Health::kUnavailable, "shutdown point"},
+      {"ecc 2", Health::kUnavailable, "ECC"},
+      {"retired 1", Health::kDegraded, "retired"},
+      {"remap_pending 1", Health::kDegraded, "remapped"},
+      {"remap_failed 1", Health::kUnavailable, "remapping"},
+      {"links_down 1", Health::kDegraded, "NVLink"},
+      {"reasons 128", Health::kDegraded, "power brake"},
+      {"reasons 64", Health::kDegraded, "heat"},
+      {"xid 79", Health::kUnavailable, "XID 79"},
+      {"xid 94", Health::kDegraded, "XID 94"},
+      {"lost 1", Health::kUnavailable, "lost"},
+      {"error 16", Health::kUnavailable, "reset"},
+      {"error 999", Health::kUnavailable, "temperature"},
   };
   for (const Case& c : cases) {
     set("xid 0");

@@ -41,8 +41,11 @@ struct Poller::Shared {
 };
 
 bool same_verdict(const NodeVerdict& a, const NodeVerdict& b) {
-  auto same = [](const DeviceVerdict& x, const DeviceVerdict& y) { return x.name == y.name && x.health == y.health && x.reason == y.reason; };
-  return a.health == b.health && std::equal(a.devices.begin(), a.devices.end(), b.devices.begin(), b.devices.end(), same);
+  auto same = [](const DeviceVerdict& x, const DeviceVerdict& y) {
+    return x.name == y.name && x.health == y.health && x.reason == y.reason;
+  };
+  return a.health == b.health &&
+         std::equal(a.devices.begin(), a.devices.end(), b.devices.begin(), b.devices.end(), same);
 }
 
 Poller::Poller(std::shared_ptr<DeviceProvider> provider, PollerOptions options) : shared_(std::make_shared<Shared>()) {
@@ -55,13 +58,16 @@ Poller::Poller(std::shared_ptr<DeviceProvider> provider, PollerOptions options) 
       shared->last = std::move(polled);
       shared->completed_ms = monotonic_ms();
       shared->changed.notify_all();
-      shared->changed.wait_for(lock, std::chrono::milliseconds(shared->options.interval_ms), [&] { return shared->stopped; });
+      shared->changed.wait_for(lock, std::chrono::milliseconds(shared->options.interval_ms),
+                               [&] { return shared->stopped; });
       if (shared->stopped) return;
     }
   }).detach();
 }
 
-Poller::~Poller() { stop(); }
+Poller::~Poller() {
+  stop();
+}
 
 void Poller::stop() {
   std::lock_guard lock(shared_->mutex);
@@ -87,7 +93,8 @@ NodeVerdict Poller::wait_change(const NodeVerdict& seen, Deadline deadline) cons
 
 void Poller::wait_first(Deadline deadline) const {
   std::unique_lock lock(shared_->mutex);
-  shared_->changed.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms()), [&] { return shared_->completed_ms != 0; });
+  shared_->changed.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms()),
+                            [&] { return shared_->completed_ms != 0; });
 }
 
 }  // namespace tie::gpuhealth

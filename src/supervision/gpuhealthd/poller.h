@@ -1,6 +1,7 @@
-// Polls a provider on a thread of its own and keeps the last verdict. A driver call that hangs cannot be ended, only noticed: when no poll has completed for hang_ms
-// the verdict is unavailable, and healthy again once polls complete.
-// Threads: verdict() and wait_change() any. stop() returns at once even when the polling thread hangs; that thread then keeps the shared state alive until it returns.
+// Polls a provider on a thread of its own and keeps the last verdict. A driver call that hangs cannot be ended, only
+// noticed: when no poll has completed for hang_ms the verdict is unavailable, and healthy again once polls complete.
+// Threads: verdict() and wait_change() any. stop() returns at once even when the polling thread hangs; that thread then
+// keeps the shared state alive until it returns.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -21,7 +22,7 @@ struct NodeVerdict {
   Health health = Health::kUnavailable;  // the worst of the devices
   std::string provider;
   std::vector<DeviceVerdict> devices;
-  int64_t age_ms = 0;                    // since the last completed poll
+  int64_t age_ms = 0;  // since the last completed poll
 };
 // What a watcher wants to hear about: health or a reason changed (not a degree more or less).
 bool same_verdict(const NodeVerdict& a, const NodeVerdict& b);

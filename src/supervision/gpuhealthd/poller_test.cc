@@ -25,7 +25,8 @@ class Scripted final : public DeviceProvider {
   Result<std::vector<DeviceVerdict>> poll() override {
     std::this_thread::sleep_for(std::chrono::milliseconds(script_->hang_ms.load()));
     if (script_->fails) return fail(Code::kIo, "the driver does not answer");
-    return std::vector<DeviceVerdict>{{.name = "one", .health = Health::kHealthy}, {.name = "two", .health = script_->health, .reason = "because"}};
+    return std::vector<DeviceVerdict>{{.name = "one", .health = Health::kHealthy},
+                                      {.name = "two", .health = script_->health, .reason = "because"}};
   }
 
  private:

@@ -36,7 +36,9 @@ Result<void> check_kernels(const std::string& wanted) {
   return fail(Code::kUnsupportedFeature, "this CPU does not run the kernel set '" + wanted + "'");
 }
 
-Result<owner::LoadedModel> load_with_prompts(const std::string& name, const std::string& folder, const std::string& assets, const crypto::Digest& release, unsigned threads) {
+Result<owner::LoadedModel> load_with_prompts(const std::string& name, const std::string& folder,
+                                             const std::string& assets, const crypto::Digest& release,
+                                             unsigned threads) {
   bones::ThreadPool pool({.n_threads = threads});
   TIE_TRY(owner::LoadedModel model, owner::load_model(name, folder, &pool));
   TIE_TRY(auto prompts, prefix::read_prompts(assets, name));
@@ -55,7 +57,8 @@ void load_all(owner::ModelStore& store) {
   store.load();
   for (const owner::ModelRow& row : store.rows()) {
     if (row.loaded != nullptr) {
-      TIE_LOG("tie-model-owner", "{} ready in {} ms, {} MB packed", os::LogWord(row.name), row.loaded->load_ms, row.loaded->weights_bytes >> 20);
+      TIE_LOG("tie-model-owner", "{} ready in {} ms, {} MB packed", os::LogWord(row.name), row.loaded->load_ms,
+              row.loaded->weights_bytes >> 20);
     } else if (row.state == owner::LoadState::kError) {
       TIE_LOG("tie-model-owner", "{} cannot be loaded: {}", os::LogWord(row.name), row.code);
       std::fprintf(stderr, "tie-model-owner: %s: %s\n", row.name.c_str(), row.message.c_str());
@@ -73,10 +76,12 @@ Result<void> serve(const Flags& flags) {
   if (!options.release_id.empty()) {
     TIE_TRY(release, crypto::digest_from(options.release_id, "release id"));
   }
-  unsigned threads = flags.threads != 0 ? flags.threads : std::max(1u, std::min(std::thread::hardware_concurrency(), 64u));
-  owner::ModelStore store(flags.assets, [threads, release, assets = flags.assets](const std::string& name, const std::string& folder) {
-    return load_with_prompts(name, folder, assets, release, threads);
-  });
+  unsigned threads =
+      flags.threads != 0 ? flags.threads : std::max(1u, std::min(std::thread::hardware_concurrency(), 64u));
+  owner::ModelStore store(
+      flags.assets, [threads, release, assets = flags.assets](const std::string& name, const std::string& folder) {
+        return load_with_prompts(name, folder, assets, release, threads);
+      });
   TIE_CHECK_OK(store.scan());
   TIE_TRY(os::Fd listener, os::listen_unix(flags.socket));
   TIE_TRY(auto quit, os::socket_pair());
@@ -99,9 +104,11 @@ int main(int argc, char** argv) {
   CLI::App app{"Holds the weights and the system-prompt cache of this node across recycles."};
   app.add_option("--socket", flags.socket, "owner.sock to serve")->required();
   app.add_option("--assets", flags.assets, "folder with models/NAME/{weights.gguf,tokenizer.img,template}")->required();
-  app.add_option("--kernels", flags.kernels, "kernel set the runtimes will use; refused when this CPU lacks it (the packing serves every set)");
+  app.add_option("--kernels", flags.kernels,
+                 "kernel set the runtimes will use; refused when this CPU lacks it (the packing serves every set)");
   app.add_option("--release-id", flags.release_id, "release id, 64 hex digits, told to the runtimes");
-  app.add_option("--watch-ms", flags.watch_ms, "between looks at the assets; 0 = only when told")->check(CLI::Range(0, 3'600'000));
+  app.add_option("--watch-ms", flags.watch_ms, "between looks at the assets; 0 = only when told")
+      ->check(CLI::Range(0, 3'600'000));
   app.add_option("--threads", flags.threads, "packing threads (default: one for each CPU)");
   CLI11_PARSE(app, argc, argv);
   auto outcome = serve(flags);

@@ -7,13 +7,16 @@ namespace {
 
 constexpr size_t kMaxNameBytes = 64;
 
-bool letter_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
+bool letter_or_digit(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+}
 
 }  // namespace
 
 bool valid_model_name(std::string_view name) {
   if (name.empty() || name.size() > kMaxNameBytes || !letter_or_digit(name[0])) return false;
-  return std::all_of(name.begin(), name.end(), [](char c) { return letter_or_digit(c) || c == '.' || c == '_' || c == '-'; });
+  return std::all_of(name.begin(), name.end(),
+                     [](char c) { return letter_or_digit(c) || c == '.' || c == '_' || c == '-'; });
 }
 
 crypto::Digest model_id(const ModelDigests& digests) {

@@ -20,7 +20,8 @@ namespace {
 // A private copy of a file, in memory that only this process can change.
 class PrivateCopy {
  public:
-  PrivateCopy(PrivateCopy&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  PrivateCopy(PrivateCopy&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   PrivateCopy& operator=(PrivateCopy&&) = delete;
   ~PrivateCopy() {
     if (data_ != nullptr) ::munmap(data_, size_);
@@ -101,7 +102,8 @@ Result<void> hash_template(const std::string& path, LoadedModel& out) {
 }  // namespace
 
 Result<LoadedModel> load_model(const std::string& name, const std::string& folder, bones::ThreadPool* pool) {
-  if (!valid_model_name(name)) return fail(Code::kBadRequest, "a model's folder has a name of 1 to 64 letters, digits, '.', '_' and '-'");
+  if (!valid_model_name(name))
+    return fail(Code::kBadRequest, "a model's folder has a name of 1 to 64 letters, digits, '.', '_' and '-'");
   int64_t start = monotonic_ms();
   LoadedModel out;
   out.name = name;

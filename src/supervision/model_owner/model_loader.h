@@ -1,7 +1,7 @@
 // Turns one model's asset folder into sealed shared memory. Called by ModelStore, once per model and version.
-// The weights file is copied into private memory first, and hashed and packed from that copy: a file that changes meanwhile cannot have one digest and other
-// weights, and a file cut short cannot end the process. Peak memory: the file plus the packed image. Threads: hashing runs beside packing on a thread of its own
-// for the length of the call.
+// The weights file is copied into private memory first, and hashed and packed from that copy: a file that changes
+// meanwhile cannot have one digest and other weights, and a file cut short cannot end the process. Peak memory: the
+// file plus the packed image. Threads: hashing runs beside packing on a thread of its own for the length of the call.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -26,8 +26,8 @@ inline constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 
 struct LoadedModel {
   std::string name;
-  os::Fd weights;            // memfd, all four seals: the packed image (bones/weights_image.h)
-  os::Fd tokenizer;          // memfd, all four seals: the vocabulary image
+  os::Fd weights;    // memfd, all four seals: the packed image (bones/weights_image.h)
+  os::Fd tokenizer;  // memfd, all four seals: the vocabulary image
   size_t weights_bytes = 0;
   size_t tokenizer_bytes = 0;
   ModelDigests digests;
@@ -37,7 +37,8 @@ struct LoadedModel {
   std::shared_ptr<prefix::PoolOwner> pool;  // the model's system-prompt prefix cache; null when the owner serves none
 };
 
-// Errors: kNotFound / kIo (a file is missing), kCorrupt and kUnsupportedFeature (from bones), kTooLarge. `pool` is used for packing only.
+// Errors: kNotFound / kIo (a file is missing), kCorrupt and kUnsupportedFeature (from bones), kTooLarge. `pool` is used
+// for packing only.
 Result<LoadedModel> load_model(const std::string& name, const std::string& folder, bones::ThreadPool* pool);
 
 }  // namespace tie::owner

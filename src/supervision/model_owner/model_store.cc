@@ -11,29 +11,35 @@ namespace tie::owner {
 
 const char* load_state_name(LoadState state) {
   switch (state) {
-    case LoadState::kLoading: return "loading";
-    case LoadState::kReady: return "ready";
-    case LoadState::kError: return "error";
+    case LoadState::kLoading:
+      return "loading";
+    case LoadState::kReady:
+      return "ready";
+    case LoadState::kError:
+      return "error";
   }
   return "error";
 }
 
 namespace {
 
-// Size, time and inode of everything a model is loaded from: cheap to take, different after every replacement by rename or copy.
+// Size, time and inode of everything a model is loaded from: cheap to take, different after every replacement by rename
+// or copy.
 std::string fingerprint_of(const std::string& folder, const std::string& prompts_folder) {
   std::string out;
   auto add = [&](const std::string& path) {
     struct stat st{};
     if (::stat(path.c_str(), &st) != 0) return;
-    for (uint64_t part : {static_cast<uint64_t>(st.st_ino), static_cast<uint64_t>(st.st_size), static_cast<uint64_t>(st.st_mtim.tv_sec), static_cast<uint64_t>(st.st_mtim.tv_nsec)})
+    for (uint64_t part : {static_cast<uint64_t>(st.st_ino), static_cast<uint64_t>(st.st_size),
+                          static_cast<uint64_t>(st.st_mtim.tv_sec), static_cast<uint64_t>(st.st_mtim.tv_nsec)})
       out += std::to_string(part) + ".";
     out += path + "\n";
   };
   for (const char* file : {kWeightsFile, kTokenizerFile, kTemplateFile}) add(folder + "/" + file);
   std::error_code error;
   std::vector<std::string> prompts;
-  for (const auto& entry : std::filesystem::directory_iterator(prompts_folder, error)) prompts.push_back(entry.path().string());
+  for (const auto& entry : std::filesystem::directory_iterator(prompts_folder, error))
+    prompts.push_back(entry.path().string());
   std::sort(prompts.begin(), prompts.end());
   for (const std::string& prompt : prompts) add(prompt);
   return out;
@@ -42,7 +48,9 @@ std::string fingerprint_of(const std::string& folder, const std::string& prompts
 }  // namespace
 
 ModelStore::ModelStore(std::string assets_folder, Loader loader)
-    : assets_folder_(std::move(assets_folder)), models_folder_(assets_folder_ + "/models"), loader_(std::move(loader)) {}
+    : assets_folder_(std::move(assets_folder)),
+      models_folder_(assets_folder_ + "/models"),
+      loader_(std::move(loader)) {}
 
 Result<void> ModelStore::scan() {
   std::error_code error;
@@ -52,7 +60,8 @@ Result<void> ModelStore::scan() {
   for (const auto& entry : entries) {
     std::string name = entry.path().filename().string();
     if (!valid_model_name(name) || !entry.is_directory(error)) continue;
-    if (models_.size() >= kMaxModels) return fail(Code::kTooLarge, models_folder_ + " holds more than " + std::to_string(kMaxModels) + " models");
+    if (models_.size() >= kMaxModels)
+      return fail(Code::kTooLarge, models_folder_ + " holds more than " + std::to_string(kMaxModels) + " models");
     models_[name].name = name;
   }
   return {};
@@ -134,10 +143,12 @@ Result<std::shared_ptr<const LoadedModel>> ModelStore::attach(const std::string&
   auto found = models_.find(name);
   if (found == models_.end()) return fail(Code::kModelNotFound, "this node has no model of that name");
   ModelRow& row = found->second;  // rows are never removed
-  changed_.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms()), [&] { return stopped_ || row.state != LoadState::kLoading; });
+  changed_.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms()),
+                    [&] { return stopped_ || row.state != LoadState::kLoading; });
   if (stopped_) return fail(Code::kCancelled, "the model owner is stopping");
   if (row.state == LoadState::kLoading) return fail(Code::kNotReady, "the model is still loading");
-  if (row.state == LoadState::kError) return fail(Code::kFailedPrecondition, "the model could not be loaded: " + row.message);
+  if (row.state == LoadState::kError)
+    return fail(Code::kFailedPrecondition, "the model could not be loaded: " + row.message);
   ++row.attaches;
   return row.loaded;
 }

@@ -78,7 +78,9 @@ TEST_F(StoreTest, AFailedModelSaysWhyAndLeavesTheOthersAlone) {
 
 TEST_F(StoreTest, AnUpgradeIsLoadedARefusedOneLeavesTheOldAndARollbackComesBack) {
   add_model("a");
-  auto write = [&](const std::string& text) { ASSERT_TRUE(os::write_file_atomic(assets_ + "/models/a/weights.gguf", as_bytes(text))); };
+  auto write = [&](const std::string& text) {
+    ASSERT_TRUE(os::write_file_atomic(assets_ + "/models/a/weights.gguf", as_bytes(text)));
+  };
   write("v1");
   ModelStore store(assets_, [](const std::string& name, const std::string& folder) -> Result<LoadedModel> {
     TIE_TRY(Bytes bytes, os::read_file(folder + "/weights.gguf", 100));

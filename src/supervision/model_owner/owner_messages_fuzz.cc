@@ -19,11 +19,12 @@ struct Server {
     if (::mkdtemp(folder) == nullptr) std::abort();
     path = std::string(folder) + "/owner.sock";
     std::filesystem::create_directories(std::string(folder) + "/models/m");
-    store = std::make_unique<owner::ModelStore>(folder, [](const std::string& name, const std::string&) -> Result<owner::LoadedModel> {
-      owner::LoadedModel model;
-      model.name = name;
-      return model;
-    });
+    store = std::make_unique<owner::ModelStore>(
+        folder, [](const std::string& name, const std::string&) -> Result<owner::LoadedModel> {
+          owner::LoadedModel model;
+          model.name = name;
+          return model;
+        });
     if (!store->scan()) std::abort();
     store->load();
     server = std::make_unique<owner::OwnerServer>(*store, owner::OwnerServerOptions{.message_ms = 50});

@@ -111,7 +111,8 @@ void OwnerServer::serve(Connection& connection) {
   int socket = connection.socket.get();
   for (;;) {
     if (!os::wait_readable(socket, Deadline::in_ms(options_.idle_ms))) break;
-    auto received = os::receive_message<v1::OwnerRequest>(socket, kMaxRequestBytes, Deadline::in_ms(options_.message_ms), 0);
+    auto received =
+        os::receive_message<v1::OwnerRequest>(socket, kMaxRequestBytes, Deadline::in_ms(options_.message_ms), 0);
     if (!received) break;
     connection.idle_since_ms = 0;
     Answer reply = answer(received->message);
@@ -133,8 +134,10 @@ OwnerServer::Answer OwnerServer::answer(const v1::OwnerRequest& request) {
         out.reply.set_instance_id(instance_id_);
         return out;
       }
-      case v1::OwnerRequest::kAttach: return attach_model(request);
-      case v1::OwnerRequest::KIND_NOT_SET: return fail(Code::kUnsupportedFeature, "this owner does not know that request");
+      case v1::OwnerRequest::kAttach:
+        return attach_model(request);
+      case v1::OwnerRequest::KIND_NOT_SET:
+        return fail(Code::kUnsupportedFeature, "this owner does not know that request");
       case v1::OwnerRequest::kReload: {
         std::lock_guard one_at_a_time(reload_mutex_);
         (void)store_.refresh();
@@ -143,7 +146,8 @@ OwnerServer::Answer OwnerServer::answer(const v1::OwnerRequest& request) {
         out.reply.set_instance_id(instance_id_);
         return out;
       }
-      default: return prefix_request(request);
+      default:
+        return prefix_request(request);
     }
   }();
   if (answered) return std::move(*answered);
@@ -154,7 +158,8 @@ OwnerServer::Answer OwnerServer::answer(const v1::OwnerRequest& request) {
 
 Result<OwnerServer::Answer> OwnerServer::attach_model(const v1::OwnerRequest& request) {
   const v1::AttachModel& attach = request.attach();
-  if (attach.rank_count() > 1 || attach.rank() != 0) return fail(Code::kUnsupportedFeature, "weights are packed for one rank");
+  if (attach.rank_count() > 1 || attach.rank() != 0)
+    return fail(Code::kUnsupportedFeature, "weights are packed for one rank");
   Answer out;
   TIE_TRY(out.model, store_.attach(attach.model(), Deadline::in_ms(options_.attach_wait_ms)));
   v1::ModelHandle& handle = *out.reply.mutable_model();

@@ -1,7 +1,8 @@
 // owner.sock: framed messages of proto/owner.proto, descriptors beside the reply that names them.
-// One thread per connection, at most max_connections of them; a newcomer beyond that displaces the connection that has been idle longest, so a client that hoards
-// connections harms itself first. A client's death ends its thread and nothing else. Any malformed message ends its connection.
-// Threads: run() blocks; everything else happens on the threads it owns, which have ended when it returns.
+// One thread per connection, at most max_connections of them; a newcomer beyond that displaces the connection that has
+// been idle longest, so a client that hoards connections harms itself first. A client's death ends its thread and
+// nothing else. Any malformed message ends its connection. Threads: run() blocks; everything else happens on the
+// threads it owns, which have ended when it returns.
 #pragma once
 #include <atomic>
 #include <list>

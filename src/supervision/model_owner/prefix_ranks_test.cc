@@ -1,4 +1,5 @@
-// Two real rank processes and an owner on a real socket: warm-up, restart, disagreement, a rank that dies in the middle.
+// Two real rank processes and an owner on a real socket: warm-up, restart, disagreement, a rank that dies in the
+// middle.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,7 +28,9 @@ crypto::Digest id(uint8_t fill) {
   out.fill(fill);
   return out;
 }
-Deadline soon() { return Deadline::in_ms(5'000); }
+Deadline soon() {
+  return Deadline::in_ms(5'000);
+}
 
 class PrefixRanksTest : public testing::Test {
  protected:
@@ -38,12 +41,15 @@ class PrefixRanksTest : public testing::Test {
     std::filesystem::create_directories(folder_ + "/models/m");
     std::vector<int32_t> tokens(20);
     std::iota(tokens.begin(), tokens.end(), 0);
-    store_ = std::make_unique<ModelStore>(folder_, [tokens](const std::string& name, const std::string&) -> Result<LoadedModel> {
-      LoadedModel model;
-      model.name = name;
-      model.pool = std::make_shared<prefix::PoolOwner>(prefix::PoolIdentity{id(1), id(2)}, std::vector<prefix::PromptEntry>{{"p", tokens, {}}, {"q", {9, 9, 9, 9, 9}, {}}}, 2);
-      return model;
-    });
+    store_ = std::make_unique<ModelStore>(
+        folder_, [tokens](const std::string& name, const std::string&) -> Result<LoadedModel> {
+          LoadedModel model;
+          model.name = name;
+          model.pool = std::make_shared<prefix::PoolOwner>(
+              prefix::PoolIdentity{id(1), id(2)},
+              std::vector<prefix::PromptEntry>{{"p", tokens, {}}, {"q", {9, 9, 9, 9, 9}, {}}}, 2);
+          return model;
+        });
     ASSERT_TRUE(store_->scan());
     store_->load();
     listener_ = std::move(os::listen_unix(socket()).value());
@@ -102,8 +108,10 @@ class PrefixRanksTest : public testing::Test {
     auto link = prefix::OwnerLink::connect(socket(), "m", rank, soon());
     if (!link) return 20;
     auto attached = link->attach(soon());
-    if (!attached) return attached.error().code == Code::kNotReady ? 21 : attached.error().code == Code::kCorrupt ? 22 : 23;
-    auto pool = prefix::RestoredPool::restore(std::move(attached->fd), std::move(attached->metadata), {id(1), id(2), id(3), kTokens, kBytes});
+    if (!attached)
+      return attached.error().code == Code::kNotReady ? 21 : attached.error().code == Code::kCorrupt ? 22 : 23;
+    auto pool = prefix::RestoredPool::restore(std::move(attached->fd), std::move(attached->metadata),
+                                              {id(1), id(2), id(3), kTokens, kBytes});
     if (!pool) return 24;
     crypto::Digest mine = pool->digest(), other{};
     if (!os::write_all(peer, mine, soon()) || !os::read_exact(peer, other, soon())) return 25;
@@ -115,7 +123,8 @@ class PrefixRanksTest : public testing::Test {
   }
   void restore_both(int first, int second) {
     auto peers = std::move(os::socket_pair().value());
-    serve_while({[&] { return restore(0, peers.first.get()); }, [&] { return restore(1, peers.second.get()); }}, {first, second});
+    serve_while({[&] { return restore(0, peers.first.get()); }, [&] { return restore(1, peers.second.get()); }},
+                {first, second});
   }
 
   std::string folder_;

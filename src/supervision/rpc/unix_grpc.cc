@@ -23,7 +23,9 @@ Result<std::shared_ptr<grpc::Channel>> connect(const std::string& socket_path, D
   return channel;
 }
 
-std::chrono::system_clock::time_point call_deadline(int64_t ms) { return std::chrono::system_clock::now() + std::chrono::milliseconds(ms); }
+std::chrono::system_clock::time_point call_deadline(int64_t ms) {
+  return std::chrono::system_clock::now() + std::chrono::milliseconds(ms);
+}
 
 grpc::Status to_status(const Error& error, grpc::ServerContext* context) {
   const ErrorInfo& info = error_info(error.code);
@@ -33,18 +35,27 @@ grpc::Status to_status(const Error& error, grpc::ServerContext* context) {
 
 Error to_error(const grpc::Status& status) {
   switch (status.error_code()) {
-    case grpc::StatusCode::OK: return {Code::kOk, ""};
-    case grpc::StatusCode::DEADLINE_EXCEEDED: return {Code::kDeadline, status.error_message()};
-    case grpc::StatusCode::CANCELLED: return {Code::kCancelled, status.error_message()};
-    case grpc::StatusCode::UNAVAILABLE: return {Code::kNotReady, status.error_message()};
-    case grpc::StatusCode::INVALID_ARGUMENT: return {Code::kBadRequest, status.error_message()};
-    case grpc::StatusCode::FAILED_PRECONDITION: return {Code::kFailedPrecondition, status.error_message()};
-    case grpc::StatusCode::NOT_FOUND: return {Code::kNotFound, status.error_message()};
-    default: return {Code::kInternal, status.error_message()};
+    case grpc::StatusCode::OK:
+      return {Code::kOk, ""};
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return {Code::kDeadline, status.error_message()};
+    case grpc::StatusCode::CANCELLED:
+      return {Code::kCancelled, status.error_message()};
+    case grpc::StatusCode::UNAVAILABLE:
+      return {Code::kNotReady, status.error_message()};
+    case grpc::StatusCode::INVALID_ARGUMENT:
+      return {Code::kBadRequest, status.error_message()};
+    case grpc::StatusCode::FAILED_PRECONDITION:
+      return {Code::kFailedPrecondition, status.error_message()};
+    case grpc::StatusCode::NOT_FOUND:
+      return {Code::kNotFound, status.error_message()};
+    default:
+      return {Code::kInternal, status.error_message()};
   }
 }
 
-Result<UnixGrpcServer> UnixGrpcServer::start(const std::string& socket_path, const std::vector<grpc::Service*>& services, int max_threads) {
+Result<UnixGrpcServer> UnixGrpcServer::start(const std::string& socket_path,
+                                             const std::vector<grpc::Service*>& services, int max_threads) {
   // gRPC's own bind error says little; trying the path first gives the reason.
   {
     auto probe = os::listen_unix(socket_path);

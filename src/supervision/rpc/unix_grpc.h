@@ -1,6 +1,6 @@
-// gRPC over unix sockets for the supervision daemons. Callers: tie-status-probe, tie-controllerd, gpuhealthd, `tie node`.
-// Threads: connect() any; UnixGrpcServer belongs to the thread that made it. A channel lives for one connection: when that breaks, calls fail with UNAVAILABLE and the
-// caller connects again, at its own pace.
+// gRPC over unix sockets for the supervision daemons. Callers: tie-status-probe, tie-controllerd, gpuhealthd, `tie
+// node`. Threads: connect() any; UnixGrpcServer belongs to the thread that made it. A channel lives for one connection:
+// when that breaks, calls fail with UNAVAILABLE and the caller connects again, at its own pace.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -27,8 +27,10 @@ Error to_error(const grpc::Status& status);
 
 class UnixGrpcServer {
  public:
-  // A stale socket is replaced. `max_threads` bounds concurrent calls, streams included. kIo when the path cannot be bound.
-  static Result<UnixGrpcServer> start(const std::string& socket_path, const std::vector<grpc::Service*>& services, int max_threads = 32);
+  // A stale socket is replaced. `max_threads` bounds concurrent calls, streams included. kIo when the path cannot be
+  // bound.
+  static Result<UnixGrpcServer> start(const std::string& socket_path, const std::vector<grpc::Service*>& services,
+                                      int max_threads = 32);
   UnixGrpcServer(UnixGrpcServer&&) = default;
   UnixGrpcServer& operator=(UnixGrpcServer&&) = default;
   ~UnixGrpcServer();

@@ -86,7 +86,8 @@ Result<void> Canary::converse(grpc::ClientContext& context) {
     return fail(Code::kOverloaded, "the runtime has no free slot");
   if (!status.ok()) return std::unexpected(rpc::to_error(status));
   if (!refusal.empty()) return fail(Code::kNotReady, refusal);
-  if (tokens != 1) return fail(Code::kCorrupt, "the canary brought " + std::to_string(tokens) + " tokens instead of one");
+  if (tokens != 1)
+    return fail(Code::kCorrupt, "the canary brought " + std::to_string(tokens) + " tokens instead of one");
   if (!finished) return fail(Code::kCorrupt, "the canary's stream ended without its final response");
   return {};
 }

@@ -1,5 +1,6 @@
-// The readiness test: one streamed token with an empty grammar, which runs and thereby initialises the streaming and the constrained paths of the runtime.
-// Called from the probe's one canary thread. Keeps its connection to runtime.sock between calls.
+// The readiness test: one streamed token with an empty grammar, which runs and thereby initialises the streaming and
+// the constrained paths of the runtime. Called from the probe's one canary thread. Keeps its connection to runtime.sock
+// between calls.
 #pragma once
 #include <grpcpp/grpcpp.h>
 
@@ -15,14 +16,15 @@ namespace tie::probe {
 struct CanaryOptions {
   std::string runtime_socket;
   std::string model;
-  int32_t token_id = 1;         // any id that every vocabulary has
+  int32_t token_id = 1;  // any id that every vocabulary has
   int64_t connect_ms = 200;
 };
 
 class Canary {
  public:
   explicit Canary(CanaryOptions options) : options_(std::move(options)) {}
-  // Duration in ms. kIo: nobody listens; kNotReady: the runtime says that it is not ready; kOverloaded: it is alive and full; kDeadline; kCorrupt: an answer that is not one token and a proper end.
+  // Duration in ms. kIo: nobody listens; kNotReady: the runtime says that it is not ready; kOverloaded: it is alive and
+  // full; kDeadline; kCorrupt: an answer that is not one token and a proper end.
   Result<int64_t> run(int64_t deadline_ms);
   // Ends a run in progress; any thread.
   void cancel();

@@ -34,7 +34,8 @@ struct Flags {
 Result<void> serve(Flags flags) {
   TIE_CHECK_OK(os::harden_process());
   TIE_TRY(os::Fd stop, os::termination_signal_fd());
-  if (const char* pid = ::getenv("TIE_RUNTIME_PID"); pid != nullptr && flags.probe.runtime_pid == 0) flags.probe.runtime_pid = static_cast<pid_t>(::atoi(pid));
+  if (const char* pid = ::getenv("TIE_RUNTIME_PID"); pid != nullptr && flags.probe.runtime_pid == 0)
+    flags.probe.runtime_pid = static_cast<pid_t>(::atoi(pid));
   probe::Probe probe(flags.probe);
   probe::ProbeService service(probe);
   probe::ProbeHealthService health(probe);
@@ -56,10 +57,14 @@ int main(int argc, char** argv) {
   app.add_option("--runtime-socket", flags.probe.canary.runtime_socket, "the runtime's gRPC socket")->required();
   app.add_option("--socket", flags.socket, "probe.sock to serve")->required();
   app.add_option("--model", flags.probe.canary.model, "the served model")->required();
-  app.add_option("--runtime-pid", flags.probe.runtime_pid, "the runtime's process (default: TIE_RUNTIME_PID, else who listens on the runtime's socket)");
-  app.add_option("--ready-interval-ms", flags.probe.ready_interval_ms, "between canaries of a ready runtime")->check(CLI::Range(20, 600'000));
-  app.add_option("--canary-deadline-ms", flags.probe.canary_deadline_ms, "for one canary")->check(CLI::Range(50, 600'000));
-  app.add_option("--drain-ms", flags.probe.default_drain_ms, "longest drain when the controller names none")->check(CLI::Range(0, 3'600'000));
+  app.add_option("--runtime-pid", flags.probe.runtime_pid,
+                 "the runtime's process (default: TIE_RUNTIME_PID, else who listens on the runtime's socket)");
+  app.add_option("--ready-interval-ms", flags.probe.ready_interval_ms, "between canaries of a ready runtime")
+      ->check(CLI::Range(20, 600'000));
+  app.add_option("--canary-deadline-ms", flags.probe.canary_deadline_ms, "for one canary")
+      ->check(CLI::Range(50, 600'000));
+  app.add_option("--drain-ms", flags.probe.default_drain_ms, "longest drain when the controller names none")
+      ->check(CLI::Range(0, 3'600'000));
   CLI11_PARSE(app, argc, argv);
   leave(serve(std::move(flags)));
 }

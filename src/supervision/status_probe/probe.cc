@@ -9,7 +9,7 @@
 namespace tie::probe {
 namespace {
 
-constexpr int64_t kLivenessTickMs = 20;  // how soon the runtime's death is noticed between canaries
+constexpr int64_t kLivenessTickMs = 20;               // how soon the runtime's death is noticed between canaries
 constexpr const char* kNeedsWarmup = "needs_warmup";  // what the runtime says
 constexpr const char* kWarming = "warming the prefix cache";
 
@@ -17,16 +17,24 @@ constexpr const char* kWarming = "warming the prefix cache";
 
 const char* state_name(State state) {
   switch (state) {
-    case State::kInitializing: return "initializing";
-    case State::kReady: return "ready";
-    case State::kError: return "error";
-    case State::kRecycling: return "recycling";
-    case State::kNeedsWarmup: return "needs_warmup";
+    case State::kInitializing:
+      return "initializing";
+    case State::kReady:
+      return "ready";
+    case State::kError:
+      return "error";
+    case State::kRecycling:
+      return "recycling";
+    case State::kNeedsWarmup:
+      return "needs_warmup";
   }
   return "error";
 }
 
-Probe::Probe(ProbeOptions options) : options_(std::move(options)), canary_(options_.canary), process_(options_.runtime_pid, options_.canary.runtime_socket) {
+Probe::Probe(ProbeOptions options)
+    : options_(std::move(options)),
+      canary_(options_.canary),
+      process_(options_.runtime_pid, options_.canary.runtime_socket) {
   status_.instance_id = random_hex(8);
   status_.started_ms = monotonic_ms();
   status_.version = 1;
@@ -40,7 +48,8 @@ Status Probe::status() const {
 
 Status Probe::wait_change(uint64_t seen_version, Deadline deadline) const {
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms()), [&] { return stopped_ || status_.version != seen_version; });
+  changed_.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms()),
+                    [&] { return stopped_ || status_.version != seen_version; });
   return status_;
 }
 
@@ -59,7 +68,8 @@ std::string Probe::request_recycle(uint32_t drain_limit_ms) {
   std::lock_guard lock(mutex_);
   if (!recycle_wanted_) {
     recycle_wanted_ = true;
-    drain_ms_ = drain_limit_ms == 0 ? options_.default_drain_ms : std::min<int64_t>(drain_limit_ms, options_.max_drain_ms);
+    drain_ms_ =
+        drain_limit_ms == 0 ? options_.default_drain_ms : std::min<int64_t>(drain_limit_ms, options_.max_drain_ms);
     canary_.cancel();
     changed_.notify_all();
   }
@@ -69,7 +79,8 @@ std::string Probe::request_recycle(uint32_t drain_limit_ms) {
 Result<std::string> Probe::request_warmup() {
   std::lock_guard lock(mutex_);
   // The signal would end a runtime that is not waiting for it.
-  if (status_.state != State::kNeedsWarmup) return fail(Code::kFailedPrecondition, "the runtime does not need a warm-up");
+  if (status_.state != State::kNeedsWarmup)
+    return fail(Code::kFailedPrecondition, "the runtime does not need a warm-up");
   warmup_wanted_ = true;
   changed_.notify_all();
   return status_.instance_id;
@@ -109,10 +120,13 @@ void Probe::judge(const Result<int64_t>& outcome) {
   const Error& error = outcome.error();
   // A full runtime answers, and its requests are the better canary.
   if (error.code == Code::kCancelled || error.code == Code::kOverloaded) return;
-  if (error.code == Code::kNotReady && error.message.find(kNeedsWarmup) != std::string::npos) return set_state(State::kNeedsWarmup, "the prefix cache is cold");
-  if (error.code == Code::kNotReady && error.message.find(kWarming) != std::string::npos) return set_state(State::kInitializing, "the prefix cache is being warmed");
+  if (error.code == Code::kNotReady && error.message.find(kNeedsWarmup) != std::string::npos)
+    return set_state(State::kNeedsWarmup, "the prefix cache is cold");
+  if (error.code == Code::kNotReady && error.message.find(kWarming) != std::string::npos)
+    return set_state(State::kInitializing, "the prefix cache is being warmed");
   bool starting = error.code == Code::kIo || error.code == Code::kNotReady;
-  if (status().state == State::kInitializing && starting) return set_state(State::kInitializing, "the runtime is starting");
+  if (status().state == State::kInitializing && starting)
+    return set_state(State::kInitializing, "the runtime is starting");
   set_state(State::kError, "the canary failed: " + error.message);
 }
 
@@ -129,7 +143,8 @@ bool Probe::wait_for_next(int64_t ms) {
     }
     std::unique_lock lock(mutex_);
     int64_t piece = std::min(next.remaining_ms(), kLivenessTickMs);
-    changed_.wait_for(lock, std::chrono::milliseconds(piece), [&] { return stopped_ || recycle_wanted_ || warmup_wanted_; });
+    changed_.wait_for(lock, std::chrono::milliseconds(piece),
+                      [&] { return stopped_ || recycle_wanted_ || warmup_wanted_; });
     if (stopped_ || recycle_wanted_) return false;
     if (std::exchange(warmup_wanted_, false)) (void)process_.tell_to_warm_up();
     if (next.passed() && dead_since_ms_ == 0) return true;

@@ -1,7 +1,7 @@
 // The probe's state and its two activities: the canary loop and the recycle. Independent of gRPC.
-// States: initializing → ready ⇄ error; needs_warmup when the runtime says so; recycling is final. A ready runtime that fails a canary is in error and may become ready
-// again; a runtime whose process has exited stays in error.
-// Threads: run() blocks its caller (main); status(), wait_change(), request_recycle(), stop() any.
+// States: initializing → ready ⇄ error; needs_warmup when the runtime says so; recycling is final. A ready runtime that
+// fails a canary is in error and may become ready again; a runtime whose process has exited stays in error. Threads:
+// run() blocks its caller (main); status(), wait_change(), request_recycle(), stop() any.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -22,12 +22,12 @@ const char* state_name(State state);
 struct ProbeOptions {
   CanaryOptions canary;
   pid_t runtime_pid = 0;
-  int64_t starting_interval_ms = 20;      // between canaries until the first passes
+  int64_t starting_interval_ms = 20;  // between canaries until the first passes
   int64_t ready_interval_ms = 2'000;
-  int64_t canary_deadline_ms = 10'000;    // a loaded node still gives a token in this time
+  int64_t canary_deadline_ms = 10'000;  // a loaded node still gives a token in this time
   int64_t default_drain_ms = 15 * 60'000;
   int64_t max_drain_ms = 60 * 60'000;
-  int64_t unattended_ms = 10'000;         // a dead runtime that nobody recycles ends the container after this
+  int64_t unattended_ms = 10'000;  // a dead runtime that nobody recycles ends the container after this
 };
 
 struct Status {
@@ -36,7 +36,7 @@ struct Status {
   std::string instance_id;
   int64_t started_ms = 0;
   int64_t canary_ms = 0;
-  uint64_t version = 0;                   // grows with every change of state or message
+  uint64_t version = 0;  // grows with every change of state or message
 };
 
 class Probe {
@@ -67,8 +67,8 @@ class Probe {
 
   ProbeOptions options_;
   Canary canary_;
-  RuntimeProcess process_;       // the run() thread only
-  std::mutex canary_mutex_;      // one canary at a time
+  RuntimeProcess process_;   // the run() thread only
+  std::mutex canary_mutex_;  // one canary at a time
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   Status status_;

@@ -21,7 +21,8 @@ grpc::Status ProbeService::GetStatus(grpc::ServerContext*, const v1::ProbeStatus
   return grpc::Status::OK;
 }
 
-grpc::Status ProbeService::WatchStatus(grpc::ServerContext* context, const v1::ProbeStatusRequest*, grpc::ServerWriter<v1::ProbeStatus>* writer) {
+grpc::Status ProbeService::WatchStatus(grpc::ServerContext* context, const v1::ProbeStatusRequest*,
+                                       grpc::ServerWriter<v1::ProbeStatus>* writer) {
   uint64_t sent_version = 0;
   int64_t sent_ms = 0;
   while (!context->IsCancelled()) {
@@ -60,7 +61,8 @@ grpc::Status ProbeService::Canary(grpc::ServerContext*, const v1::CanaryRequest*
   return grpc::Status::OK;
 }
 
-grpc::Status ProbeHealthService::Check(grpc::ServerContext*, const ::grpc::health::v1::HealthCheckRequest*, ::grpc::health::v1::HealthCheckResponse* reply) {
+grpc::Status ProbeHealthService::Check(grpc::ServerContext*, const ::grpc::health::v1::HealthCheckRequest*,
+                                       ::grpc::health::v1::HealthCheckResponse* reply) {
   using Response = ::grpc::health::v1::HealthCheckResponse;
   reply->set_status(probe_.status().state == State::kReady ? Response::SERVING : Response::NOT_SERVING);
   return grpc::Status::OK;

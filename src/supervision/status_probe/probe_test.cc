@@ -1,4 +1,5 @@
-// The probe against a runtime that speaks Triton's interface and does as the test says; its process is a child of the test.
+// The probe against a runtime that speaks Triton's interface and does as the test says; its process is a child of the
+// test.
 #include "supervision/status_probe/probe.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +28,9 @@ class FakeRuntime final : public inference::GRPCInferenceService::Service {
   std::atomic<int> canaries{0};
   std::atomic<bool> grammar_was_empty{false};
 
-  grpc::Status ModelStreamInfer(grpc::ServerContext* context, grpc::ServerReaderWriter<inference::ModelStreamInferResponse, inference::ModelInferRequest>* stream) override {
+  grpc::Status ModelStreamInfer(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<inference::ModelStreamInferResponse, inference::ModelInferRequest>* stream) override {
     inference::ModelInferRequest request;
     if (!stream->Read(&request)) return grpc::Status::OK;
     ++canaries;
@@ -56,7 +59,8 @@ class FakeRuntime final : public inference::GRPCInferenceService::Service {
  private:
   void note_grammar(const inference::ModelInferRequest& request) {
     for (int i = 0; i < request.inputs_size(); ++i)
-      if (request.inputs(i).name() == "grammar") grammar_was_empty = request.raw_input_contents(i) == std::string(4, '\0');
+      if (request.inputs(i).name() == "grammar")
+        grammar_was_empty = request.raw_input_contents(i) == std::string(4, '\0');
   }
 };
 
@@ -86,7 +90,10 @@ class ProbeTest : public testing::Test {
     if (server_) server_->stop(Deadline::in_ms(200));
     std::filesystem::remove_all(folder_);
   }
-  void start_runtime() { server_ = std::make_unique<rpc::UnixGrpcServer>(std::move(rpc::UnixGrpcServer::start(options_.canary.runtime_socket, {&runtime_}).value())); }
+  void start_runtime() {
+    server_ = std::make_unique<rpc::UnixGrpcServer>(
+        std::move(rpc::UnixGrpcServer::start(options_.canary.runtime_socket, {&runtime_}).value()));
+  }
   void start_probe() {
     probe_ = std::make_unique<Probe>(options_);
     thread_ = std::thread([this] {
@@ -136,7 +143,8 @@ TEST_F(ProbeTest, IsReadyOnlyAfterACanaryThatRanTheConstrainedPath) {
 TEST_F(ProbeTest, EveryWrongAnswerIsAnError) {
   start_runtime();
   start_probe();
-  for (Behaviour wrong : {Behaviour::kRefuses, Behaviour::kTwoTokens, Behaviour::kNoFinal, Behaviour::kHangs, Behaviour::kNotReady}) {
+  for (Behaviour wrong :
+       {Behaviour::kRefuses, Behaviour::kTwoTokens, Behaviour::kNoFinal, Behaviour::kHangs, Behaviour::kNotReady}) {
     runtime_.behaviour = Behaviour::kGood;
     ASSERT_TRUE(becomes(State::kReady));
     runtime_.behaviour = wrong;

@@ -24,7 +24,8 @@ Result<void> RuntimeProcess::find() {
     pid = peer.pid;
   }
   // Never ourselves or the init: an inherited listening socket would name the process that made it.
-  if (pid <= 1 || pid == ::getpid()) return fail(Code::kNotFound, "the runtime's process is not visible in this container");
+  if (pid <= 1 || pid == ::getpid())
+    return fail(Code::kNotFound, "the runtime's process is not visible in this container");
   TIE_TRY(pidfd_, os::pidfd_open(pid));
   return {};
 }

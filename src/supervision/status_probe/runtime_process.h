@@ -1,4 +1,5 @@
-// The runtime as a process of this container: who it is, whether it lives, how it is asked to drain. Threads: one at a time.
+// The runtime as a process of this container: who it is, whether it lives, how it is asked to drain. Threads: one at a
+// time.
 #pragma once
 #include <sys/types.h>
 
@@ -15,7 +16,8 @@ class RuntimeProcess {
   // pid 0: ask the kernel who listens on the runtime's socket, once somebody does.
   RuntimeProcess(pid_t pid, std::string runtime_socket) : pid_(pid), socket_(std::move(runtime_socket)) {}
 
-  // Finds the process if it is not known yet. kNotReady: nobody listens yet; kNotFound: it is gone, or not of this pid namespace.
+  // Finds the process if it is not known yet. kNotReady: nobody listens yet; kNotFound: it is gone, or not of this pid
+  // namespace.
   Result<void> find();
   bool known() const { return pidfd_.valid(); }
   // True when a known runtime has exited. An unknown one is not said to have.

@@ -1,6 +1,8 @@
-// A shared library with NVML's names, for tests: behaves as the file named by TIE_FAKE_NVML_STATE says at each call ("key number" a line; absent keys mean a healthy
-// two-GPU machine). Keys: count, init, temperature, slowdown, shutdown, ecc, retired, remap_pending, remap_failed, links_down, reasons, lost (1 = GPU 0 is lost),
-// error (a code every measurement gives), xid (one event, once per value), hang_ms (before the temperature is told), unsupported (1 = optional functions say so).
+// A shared library with NVML's names, for tests: behaves as the file named by TIE_FAKE_NVML_STATE says at each call
+// ("key number" a line; absent keys mean a healthy two-GPU machine). Keys: count, init, temperature, slowdown,
+// shutdown, ecc, retired, remap_pending, remap_failed, links_down, reasons, lost (1 = GPU 0 is lost), error (a code
+// every measurement gives), xid (one event, once per value), hang_ms (before the temperature is told), unsupported (1 =
+// optional functions say so).
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -22,7 +24,9 @@ long long setting(const char* key, long long otherwise) {
 }
 
 // Handles are 1-based indices.
-size_t index_of(void* device) { return reinterpret_cast<size_t>(device) - 1; }
+size_t index_of(void* device) {
+  return reinterpret_cast<size_t>(device) - 1;
+}
 
 int measurement(void* device) {
   if (index_of(device) == 0 && setting("lost", 0) != 0) return 15;
@@ -35,7 +39,9 @@ int optional(void* device) {
 }
 
 // Faults are GPU 0's.
-long long fault(void* device, const char* key, long long otherwise = 0) { return index_of(device) == 0 ? setting(key, otherwise) : otherwise; }
+long long fault(void* device, const char* key, long long otherwise = 0) {
+  return index_of(device) == 0 ? setting(key, otherwise) : otherwise;
+}
 
 long long last_xid = 0;
 
@@ -43,9 +49,15 @@ long long last_xid = 0;
 
 extern "C" {
 
-int nvmlInit_v2() { return static_cast<int>(setting("init", 0)); }
-int nvmlShutdown() { return 0; }
-const char* nvmlErrorString(int code) { return code == 0 ? "Success" : "a fake error"; }
+int nvmlInit_v2() {
+  return static_cast<int>(setting("init", 0));
+}
+int nvmlShutdown() {
+  return 0;
+}
+const char* nvmlErrorString(int code) {
+  return code == 0 ? "Success" : "a fake error";
+}
 int nvmlDeviceGetCount_v2(unsigned* count) {
   *count = static_cast<unsigned>(setting("count", 2));
   return 0;
@@ -82,7 +94,8 @@ int nvmlDeviceGetRetiredPagesPendingStatus(void* device, int* pending) {
   *pending = static_cast<int>(fault(device, "retired"));
   return optional(device);
 }
-int nvmlDeviceGetRemappedRows(void* device, unsigned* corrected, unsigned* uncorrected, unsigned* pending, unsigned* failed) {
+int nvmlDeviceGetRemappedRows(void* device, unsigned* corrected, unsigned* uncorrected, unsigned* pending,
+                              unsigned* failed) {
   *corrected = *uncorrected = 0;
   *pending = static_cast<unsigned>(fault(device, "remap_pending"));
   *failed = static_cast<unsigned>(fault(device, "remap_failed"));
@@ -101,7 +114,9 @@ int nvmlEventSetCreate(void** set) {
   *set = &last_xid;
   return 0;
 }
-int nvmlDeviceRegisterEvents(void*, unsigned long long, void*) { return 0; }
+int nvmlDeviceRegisterEvents(void*, unsigned long long, void*) {
+  return 0;
+}
 int nvmlEventSetWait_v2(void*, void* data, unsigned) {
   long long xid = setting("xid", 0);
   if (xid == last_xid) return 10;
@@ -115,6 +130,8 @@ int nvmlEventSetWait_v2(void*, void* data, unsigned) {
   std::memcpy(data, &event, sizeof event);
   return 0;
 }
-int nvmlEventSetFree(void*) { return 0; }
+int nvmlEventSetFree(void*) {
+  return 0;
+}
 
 }  // extern "C"
