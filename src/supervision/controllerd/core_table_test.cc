@@ -64,7 +64,7 @@ TEST(CoreTable, EveryStateMeetsEveryEvent) {
   };
   // clang-format off
   const Row rows[] = {
-      //                                     gpu    owner  runtime   reg  adv  rec  warm pre  wanted
+      //                                     gpu    owner  runtime   reg  adv  rec  pre  warm wanted
       {"ready", &Driver::make_ready,         "REER" "RRER" "RIIEIIE" "II" "RR" "RR" "RR" "RR" "BBRR"},
       {"busy", &Driver::make_busy,           "BBBB" "BBBB" "BBBBBBB" "BC" "CC" "BB" "BB" "BB" "BBBB"},
       {"recycling", &Driver::make_recycling, "CEEC" "CCEC" "CCCCCCC" "CC" "CC" "CC" "CC" "CC" "CCCC"},
