@@ -61,7 +61,8 @@ constexpr const char* kTemplate =
 
 struct TinyAssets {
   std::string root = (std::filesystem::temp_directory_path() / ("tie-app-" + random_hex(6))).string();
-  explicit TinyAssets(const std::vector<std::string>& names = {"tiny"}, const std::string& extra_toml = "") {
+  explicit TinyAssets(const std::vector<std::string>& names = {"tiny"}, const std::string& extra_toml = "",
+                      int context_tokens = 200) {
     auto image = text::compile_vocab_image_from_json(tokenizer_json(), R"({"eos_token": "<|end|>"})");
     tie_check(image.has_value(), image ? "" : image.error().message.c_str());
     for (const std::string& name : names) {
@@ -70,7 +71,8 @@ struct TinyAssets {
       std::filesystem::create_directories(root + "/runtime/" + name);
       std::ofstream(folder + "/tokenizer.img", std::ios::binary) << to_string(*image);
       std::ofstream(folder + "/template.jinja") << kTemplate;
-      std::ofstream(folder + "/model.toml") << "context_tokens = 200\nmodel_id = \"aabb\"\n" << extra_toml;
+      std::ofstream(folder + "/model.toml") << "context_tokens = " << context_tokens << "\nmodel_id = \"aabb\"\n"
+                                            << extra_toml;
     }
   }
   ~TinyAssets() { std::filesystem::remove_all(root); }
