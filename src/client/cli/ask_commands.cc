@@ -26,8 +26,10 @@ void add_ask_flags(CLI::App& command, AskOptions& o) {
   add_node_flags(command, o.node);
   command.add_option("--model", o.model, "model to ask (default: the node's first)");
   command.add_option("--system", o.system, "system message");
-  command.add_option("--max-tokens", o.max_tokens, "end the answer after so many tokens")->check(CLI::Range(1, 1 << 30));
-  command.add_option("--temperature", o.temperature, "0 always takes the likeliest token; 2 is wild")->check(CLI::Range(0.0, 2.0));
+  command.add_option("--max-tokens", o.max_tokens, "end the answer after so many tokens")
+      ->check(CLI::Range(1, 1 << 30));
+  command.add_option("--temperature", o.temperature, "0 always takes the likeliest token; 2 is wild")
+      ->check(CLI::Range(0.0, 2.0));
   command.add_option("--seed", o.seed, "the same seed gives the same answer again");
   command.add_flag("--stats", o.stats, "print token counts and speed after the answer");
 }
@@ -116,7 +118,11 @@ constexpr const char* kChatHelp =
 class Chat {
  public:
   Chat(const AskOptions& options, Interrupts& interrupts, client::Session& session, std::string model)
-      : options_(options), interrupts_(interrupts), session_(session), model_(std::move(model)), request_(new_request(options, model_)) {}
+      : options_(options),
+        interrupts_(interrupts),
+        session_(session),
+        model_(std::move(model)),
+        request_(new_request(options, model_)) {}
 
   int run() {
     Interrupts::Scope at_prompt(interrupts_, [] {
@@ -201,7 +207,9 @@ int chat(const AskOptions& o) {
   auto model = choose_model(**node, o.model);
   if (!model) return report(model.error());
   fmt::print("{} · {} · /help for commands\n", *model, (*node)->summary());
-  if ((*node)->assurance == "unattested") fmt::print("UNATTESTED: the software matches your policy, but no hardware vouches for it (`tie doctor` explains).\n");
+  if ((*node)->assurance == "unattested")
+    fmt::print(
+        "UNATTESTED: the software matches your policy, but no hardware vouches for it (`tie doctor` explains).\n");
   return Chat(o, interrupts, **session, *model).run();
 }
 
@@ -213,7 +221,10 @@ void add_ask_commands(CLI::App& app, int& exit_code) {
   ask_command->add_option("QUESTION", o->prompt, "the question; - or nothing reads standard input");
   add_ask_flags(*ask_command, *o);
   ask_command->add_flag("--json", o->json, "print one JSON object instead of text");
-  ask_command->footer("Examples:\n  tie ask \"Why is the sky blue?\" --max-tokens 100\n  tie ask --system \"Answer in French.\" < letter.txt\n\n" + std::string(kExitCodesHelp));
+  ask_command->footer(
+      "Examples:\n  tie ask \"Why is the sky blue?\" --max-tokens 100\n  tie ask --system \"Answer in French.\" < "
+      "letter.txt\n\n" +
+      std::string(kExitCodesHelp));
   ask_command->callback([o, &exit_code] { exit_code = ask(*o); });
 
   auto c = std::make_shared<AskOptions>();

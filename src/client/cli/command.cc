@@ -12,7 +12,10 @@ const char* const kExitCodesHelp =
 
 void add_node_flags(CLI::App& command, NodeFlags& flags) {
   command.add_option("--node", flags.node, "HOST:PORT of the node")->envname("TIE_NODE")->capture_default_str();
-  command.add_option("--policy", flags.policy, "policy file (default: ~/.config/tie/policy.toml, else the one of this build)")->envname("TIE_POLICY");
+  command
+      .add_option("--policy", flags.policy,
+                  "policy file (default: ~/.config/tie/policy.toml, else the one of this build)")
+      ->envname("TIE_POLICY");
 }
 
 Result<std::shared_ptr<client::Session>> open_session(const NodeFlags& flags) {
@@ -23,7 +26,8 @@ Result<std::shared_ptr<client::Session>> open_session(const NodeFlags& flags) {
 }
 
 Result<std::string> choose_model(const client::VerifiedNode& node, const std::string& wanted) {
-  if (node.models.empty()) return fail(Code::kModelNotFound, "this node serves no model; add one on it with: tie model add FILE.gguf");
+  if (node.models.empty())
+    return fail(Code::kModelNotFound, "this node serves no model; add one on it with: tie model add FILE.gguf");
   if (wanted.empty()) return node.models.front().name;
   if (node.find_model(wanted)) return wanted;
   std::string served;
@@ -36,21 +40,29 @@ namespace {
 int exit_code_of(Code code) {
   switch (code) {
     case Code::kNotReady:
-    case Code::kOverloaded: return kExitNotReady;
-    case Code::kPermissionDenied: return kExitRefused;
-    case Code::kCancelled: return kExitInterrupted;
-    default: return kExitFailed;
+    case Code::kOverloaded:
+      return kExitNotReady;
+    case Code::kPermissionDenied:
+      return kExitRefused;
+    case Code::kCancelled:
+      return kExitInterrupted;
+    default:
+      return kExitFailed;
   }
 }
 
 const char* next_step(Code code) {
   switch (code) {
     case Code::kPermissionDenied:
-      return "\n  `tie keys` shows why. If you have just built or changed the node, `./dev build` writes a policy for it;\n"
+      return "\n  `tie keys` shows why. If you have just built or changed the node, `./dev build` writes a policy for "
+             "it;\n"
              "  another build's release is trusted by: tie policy pin --release HEX";
-    case Code::kKeyUnknownOrExpired: return "\n  try again; if it stays so, this machine's clock may be wrong";
-    case Code::kOverloaded: return "\n  try again shortly";
-    default: return "";
+    case Code::kKeyUnknownOrExpired:
+      return "\n  try again; if it stays so, this machine's clock may be wrong";
+    case Code::kOverloaded:
+      return "\n  try again shortly";
+    default:
+      return "";
   }
 }
 

@@ -1,5 +1,5 @@
-// What the user's commands of `tie` share: flags, errors with a next step, exit codes. Called by the command files of this folder and main.
-// One thread. Nothing here prints a user's text except on standard output.
+// What the user's commands of `tie` share: flags, errors with a next step, exit codes. Called by the command files of
+// this folder and main. One thread. Nothing here prints a user's text except on standard output.
 #pragma once
 #include <memory>
 #include <string>
@@ -38,11 +38,12 @@ Result<std::string> choose_model(const client::VerifiedNode& node, const std::st
 // "tie: …" on standard error, with what to do next; the exit code for it.
 int report(const Error& error);
 
-// Each adds its subcommands to `app` and leaves the exit code of the one that ran in `exit_code`, which must outlive `app`.
-void add_ask_commands(CLI::App& app, int& exit_code);     // ask, chat
+// Each adds its subcommands to `app` and leaves the exit code of the one that ran in `exit_code`, which must outlive
+// `app`.
+void add_ask_commands(CLI::App& app, int& exit_code);         // ask, chat
 void add_node_facts_commands(CLI::App& app, int& exit_code);  // keys, models
-void add_policy_commands(CLI::App& app, int& exit_code);  // policy show, pin
+void add_policy_commands(CLI::App& app, int& exit_code);      // policy show, pin
 void add_proxy_command(CLI::App& app, int& exit_code);
-void add_model_commands(CLI::App& app, int& exit_code);   // model add, list, remove, verify
+void add_model_commands(CLI::App& app, int& exit_code);  // model add, list, remove, verify
 
 }  // namespace tie::cli

@@ -1,4 +1,5 @@
-// Ctrl-C as a call on a thread of its own, so that a handler may take locks. Starts before any other thread, lives until the program ends.
+// Ctrl-C as a call on a thread of its own, so that a handler may take locks. Starts before any other thread, lives
+// until the program ends.
 #pragma once
 #include <functional>
 #include <mutex>

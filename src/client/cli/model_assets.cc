@@ -27,7 +27,9 @@ struct FileDigests {
 
 Result<void> check_name(const std::string& name) {
   if (launcher::is_model_name(name) && owner::valid_model_name(name)) return {};
-  return fail(Code::kBadRequest, "'" + name.substr(0, 80) + "' cannot be a model's name: 1 to 48 letters, digits, dots, dashes or underscores, the first a letter or digit");
+  return fail(Code::kBadRequest, "'" + name.substr(0, 80) +
+                                     "' cannot be a model's name: 1 to 48 letters, digits, dots, dashes or "
+                                     "underscores, the first a letter or digit");
 }
 
 Result<FileDigests> digests_of(const fs::path& folder) {
@@ -53,13 +55,14 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-std::string record_text(const text::ModelAssets& assets, const FileDigests& digests, const std::string& model_id, const std::string& source) {
+std::string record_text(const text::ModelAssets& assets, const FileDigests& digests, const std::string& model_id,
+                        const std::string& source) {
   return fmt::format(
       "# Written by `tie model add`. Digests are checked by `tie model verify`.\n"
       "architecture = {}\ncontext_tokens = {}\ntitle = {}\nsource = {}\nmodel_id = \"{}\"\n"
       "weights_sha256 = \"{}\"\ntokenizer_sha256 = \"{}\"\ntemplate_sha256 = \"{}\"\n",
-      quoted(assets.architecture), assets.context_length, quoted(assets.name), quoted(source), model_id, digests.weights, digests.tokenizer,
-      digests.chat_template);
+      quoted(assets.architecture), assets.context_length, quoted(assets.name), quoted(source), model_id,
+      digests.weights, digests.tokenizer, digests.chat_template);
 }
 
 // A link costs no space; across file systems, or where links are forbidden, it is a copy.
@@ -82,11 +85,18 @@ Result<toml::table> read_record(const fs::path& folder) {
   }
 }
 
-std::string text_of(const toml::table& table, const char* key) { return table[key].value_or(std::string()); }
+std::string text_of(const toml::table& table, const char* key) {
+  return table[key].value_or(std::string());
+}
 
 ModelRecord record_of(const fs::path& folder, const toml::table& table) {
   std::error_code ignored;
-  ModelRecord out{folder.filename(), text_of(table, "architecture"), text_of(table, "model_id"), text_of(table, "weights_sha256"), 0, 0};
+  ModelRecord out{folder.filename(),
+                  text_of(table, "architecture"),
+                  text_of(table, "model_id"),
+                  text_of(table, "weights_sha256"),
+                  0,
+                  0};
   out.context_tokens = uint64_t(table["context_tokens"].value_or(int64_t{0}));
   auto size = fs::file_size(folder / owner::kWeightsFile, ignored);
   out.weights_bytes = ignored ? 0 : size;
@@ -97,7 +107,8 @@ Result<fs::path> existing_folder(const std::string& assets, const std::string& n
   TIE_CHECK_OK(check_name(name));
   fs::path folder = fs::path(assets) / "models" / name;
   std::error_code ignored;
-  if (!fs::is_directory(folder, ignored)) return fail(Code::kNotFound, "there is no model '" + name + "' in " + assets + "; `tie model list` shows them");
+  if (!fs::is_directory(folder, ignored))
+    return fail(Code::kNotFound, "there is no model '" + name + "' in " + assets + "; `tie model list` shows them");
   return folder;
 }
 
@@ -119,7 +130,8 @@ Result<void> make_way(const fs::path& target, const std::string& gguf_path) {
   auto same = same_weights(target, gguf_path);
   if (!same || !*same) {
     std::string name = target.filename();
-    return fail(Code::kAlreadyExists, "another model '" + name + "' is there already; remove it with: tie model remove " + name);
+    return fail(Code::kAlreadyExists,
+                "another model '" + name + "' is there already; remove it with: tie model remove " + name);
   }
   std::error_code error;
   fs::remove_all(target, error);
@@ -131,10 +143,12 @@ Result<void> fill_folder(const fs::path& folder, const std::string& gguf_path) {
   TIE_TRY(text::ModelAssets assets, text::compile_model_assets(gguf_path));
   TIE_CHECK_OK(place_weights(gguf_path, folder / owner::kWeightsFile));
   TIE_CHECK_OK(os::write_file_atomic(folder / owner::kTokenizerFile, assets.tokenizer_image, 0644));
-  if (!assets.chat_template.empty()) TIE_CHECK_OK(os::write_file_atomic(folder / owner::kTemplateFile, as_bytes(assets.chat_template), 0644));
+  if (!assets.chat_template.empty())
+    TIE_CHECK_OK(os::write_file_atomic(folder / owner::kTemplateFile, as_bytes(assets.chat_template), 0644));
   TIE_TRY(FileDigests digests, digests_of(folder));
   TIE_TRY(crypto::Digest id, owner::model_id_of_folder(folder));
-  return os::write_file_atomic(folder / kRecordFile, as_bytes(record_text(assets, digests, to_hex(id), fs::path(gguf_path).filename())), 0644);
+  return os::write_file_atomic(
+      folder / kRecordFile, as_bytes(record_text(assets, digests, to_hex(id), fs::path(gguf_path).filename())), 0644);
 }
 
 }  // namespace
@@ -190,7 +204,9 @@ Result<ModelRecord> verify_model(const std::string& assets, const std::string& n
   TIE_TRY(fs::path folder, existing_folder(assets, name));
   TIE_TRY(toml::table table, read_record(folder));
   TIE_TRY(FileDigests now, digests_of(folder));
-  auto changed = [&](const char* file) { return fail(Code::kCorrupt, (folder / file).string() + " is not what was added: its SHA-256 has changed"); };
+  auto changed = [&](const char* file) {
+    return fail(Code::kCorrupt, (folder / file).string() + " is not what was added: its SHA-256 has changed");
+  };
   if (now.weights != text_of(table, "weights_sha256")) return changed(owner::kWeightsFile);
   if (now.tokenizer != text_of(table, "tokenizer_sha256")) return changed(owner::kTokenizerFile);
   if (now.chat_template != text_of(table, "template_sha256")) return changed(owner::kTemplateFile);

@@ -1,6 +1,6 @@
-// The model folders of a node's assets: models/NAME/{weights.gguf, tokenizer.img, template.jinja, model.toml}. Called by `tie model`.
-// Reads and writes the file system; no network, no threads. A folder appears whole (written aside, then renamed) or not at all.
-// Source: ARCHITECTURE.md, "Files".
+// The model folders of a node's assets: models/NAME/{weights.gguf, tokenizer.img, template.jinja, model.toml}. Called
+// by `tie model`. Reads and writes the file system; no network, no threads. A folder appears whole (written aside, then
+// renamed) or not at all. Source: ARCHITECTURE.md, "Files".
 #pragma once
 #include <optional>
 #include <string>
@@ -19,8 +19,9 @@ struct ModelRecord {
 // A name made from the file's: lower case, without .gguf; empty when nothing usable is left.
 std::string model_name_of_file(const std::string& gguf_path);
 
-// Compiles tokenizer and template out of the GGUF and installs all under `name` (empty: model_name_of_file). Hard-links the weights where it
-// can. The same weights under the same name are compiled anew. Errors: kBadRequest (name), kAlreadyExists (other weights), and those of reading the model (unsupported quantisation, architecture, vocabulary).
+// Compiles tokenizer and template out of the GGUF and installs all under `name` (empty: model_name_of_file). Hard-links
+// the weights where it can. The same weights under the same name are compiled anew. Errors: kBadRequest (name),
+// kAlreadyExists (other weights), and those of reading the model (unsupported quantisation, architecture, vocabulary).
 Result<ModelRecord> add_model(const std::string& assets, const std::string& gguf_path, const std::string& name);
 Result<std::vector<ModelRecord>> list_models(const std::string& assets);
 // Hashes everything again. kCorrupt, naming the file, when it differs from model.toml. Cost: one pass over the weights.

@@ -17,23 +17,29 @@ struct ModelOptions {
 };
 
 void print(const ModelRecord& model) {
-  fmt::print("{:<32} {:>8}  {:<12} {:>7.1f} MB  {}{}\n", model.name, model.context_tokens, model.architecture, double(model.weights_bytes) / 1e6,
-             model.model_id_hex.substr(0, 12), model.current ? "" : "  compiled by another build: add it again");
+  fmt::print("{:<32} {:>8}  {:<12} {:>7.1f} MB  {}{}\n", model.name, model.context_tokens, model.architecture,
+             double(model.weights_bytes) / 1e6, model.model_id_hex.substr(0, 12),
+             model.current ? "" : "  compiled by another build: add it again");
 }
 
 int add(const ModelOptions& o) {
   auto added = add_model(o.folder(), o.path, o.name);
   if (!added) return report(added.error());
-  fmt::print("added {}: {}, context {}, {:.1f} MB, SHA-256 {}\n  in {}/models/{}; a running node sees it after: tie node reload\n", added->name, added->architecture,
-             added->context_tokens, double(added->weights_bytes) / 1e6, added->weights_sha256_hex, o.folder(), added->name);
+  fmt::print(
+      "added {}: {}, context {}, {:.1f} MB, SHA-256 {}\n  in {}/models/{}; a running node sees it after: tie node "
+      "reload\n",
+      added->name, added->architecture, added->context_tokens, double(added->weights_bytes) / 1e6,
+      added->weights_sha256_hex, o.folder(), added->name);
   return kExitOk;
 }
 
 int list(const ModelOptions& o) {
   auto models = list_models(o.folder());
   if (!models) return report(models.error());
-  if (models->empty() && !o.quiet) fmt::print(stderr, "no model in {}; add one with: tie model add FILE.gguf\n", o.folder());
-  if (!models->empty() && !o.quiet) fmt::print("{:<32} {:>8}  {:<12} {:>10}  {}\n", "NAME", "CONTEXT", "ARCHITECTURE", "SIZE", "ID");
+  if (models->empty() && !o.quiet)
+    fmt::print(stderr, "no model in {}; add one with: tie model add FILE.gguf\n", o.folder());
+  if (!models->empty() && !o.quiet)
+    fmt::print("{:<32} {:>8}  {:<12} {:>10}  {}\n", "NAME", "CONTEXT", "ARCHITECTURE", "SIZE", "ID");
   for (const auto& model : *models) {
     if (o.quiet && model.current) fmt::print("{}\n", model.name);
     if (!o.quiet) print(model);
@@ -46,12 +52,15 @@ int verify(const ModelOptions& o) {
   if (!o.name.empty()) names.push_back(o.name);
   auto models = list_models(o.folder());
   if (!models) return report(models.error());
-  if (o.name.empty()) for (const auto& model : *models) names.push_back(model.name);
+  if (o.name.empty())
+    for (const auto& model : *models) names.push_back(model.name);
   int code = kExitOk;
   for (const std::string& name : names) {
     auto verified = verify_model(o.folder(), name);
-    if (verified) fmt::print("ok   {}  {}\n", name, verified->weights_sha256_hex);
-    else code = report(verified.error());
+    if (verified)
+      fmt::print("ok   {}  {}\n", name, verified->weights_sha256_hex);
+    else
+      code = report(verified.error());
   }
   return code;
 }
@@ -67,11 +76,16 @@ int remove(const ModelOptions& o) {
 
 void add_model_commands(CLI::App& app, int& exit_code) {
   auto o = std::make_shared<ModelOptions>();
-  CLI::App* model = app.add_subcommand("model", "add, list, check and remove the models that a node on this machine serves");
+  CLI::App* model =
+      app.add_subcommand("model", "add, list, check and remove the models that a node on this machine serves");
   model->require_subcommand(1);
-  model->add_option("--assets", o->assets, "asset folder (default: /var/lib/tie/assets where it exists, else ~/.local/share/tie/assets)")->envname("TIE_ASSETS");
+  model
+      ->add_option("--assets", o->assets,
+                   "asset folder (default: /var/lib/tie/assets where it exists, else ~/.local/share/tie/assets)")
+      ->envname("TIE_ASSETS");
 
-  CLI::App* add_command = model->add_subcommand("add", "install a GGUF file: compiles its vocabulary and template, records its SHA-256");
+  CLI::App* add_command =
+      model->add_subcommand("add", "install a GGUF file: compiles its vocabulary and template, records its SHA-256");
   add_command->add_option("FILE", o->path, "model file (.gguf)")->required();
   add_command->add_option("--name", o->name, "name that requests use (default: the file's, in lower case)");
   add_command->callback([o, &exit_code] { exit_code = add(*o); });

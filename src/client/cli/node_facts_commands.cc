@@ -12,7 +12,10 @@
 namespace tie::cli {
 namespace {
 
-const char* suite_name(crypto::KemId kem) { return kem == crypto::KemId::kXWing ? "X-Wing (ML-KEM-768 + X25519), HKDF-SHA256, AES-256-GCM" : "DHKEM(X25519), HKDF-SHA256, AES-256-GCM"; }
+const char* suite_name(crypto::KemId kem) {
+  return kem == crypto::KemId::kXWing ? "X-Wing (ML-KEM-768 + X25519), HKDF-SHA256, AES-256-GCM"
+                                      : "DHKEM(X25519), HKDF-SHA256, AES-256-GCM";
+}
 
 std::string expiry(uint64_t unix_ms) {
   std::time_t seconds = std::time_t(unix_ms / 1000);
@@ -28,8 +31,10 @@ int keys(const NodeFlags& flags) {
   auto seen = (*session)->inspect();
   if (!seen) return report(seen.error());
   const client::VerifiedNode& node = seen->claimed;
-  fmt::print("node      {}\nkey id    {}\nsuite     {}\nexpires   {}\nrelease   {}\nevidence  workload: {}, key service: {}\n", flags.node, node.key_id_hex,
-             suite_name(node.key.suite.kem), expiry(node.expires_unix_ms), node.release_id_hex, node.evidence_kinds.at(0), node.evidence_kinds.at(1));
+  fmt::print(
+      "node      {}\nkey id    {}\nsuite     {}\nexpires   {}\nrelease   {}\nevidence  workload: {}, key service: {}\n",
+      flags.node, node.key_id_hex, suite_name(node.key.suite.kem), expiry(node.expires_unix_ms), node.release_id_hex,
+      node.evidence_kinds.at(0), node.evidence_kinds.at(1));
   for (const auto& model : node.models) fmt::print("model     {} ({})\n", model.name, model.model_id_hex.substr(0, 12));
   fmt::print("\npolicy    {}\n", (*session)->options().policy_path);
   for (const auto& line : seen->verdict) fmt::print("  {}  {}\n", line.passed ? "ok  " : "FAIL", line.text);
@@ -37,7 +42,10 @@ int keys(const NodeFlags& flags) {
     fmt::print("\nREFUSED: nothing is sent to this node.\n");
     return report(*seen->refusal);
   }
-  fmt::print("\n{}\n", node.assurance == "unattested" ? "Accepted, UNATTESTED: software evidence says which programs answered, not what machine they run on." : "Accepted.");
+  fmt::print("\n{}\n",
+             node.assurance == "unattested"
+                 ? "Accepted, UNATTESTED: software evidence says which programs answered, not what machine they run on."
+                 : "Accepted.");
   return kExitOk;
 }
 
@@ -48,7 +56,8 @@ int models(const NodeFlags& flags) {
   if (!node) return report(node.error());
   fmt::print("{:<32} {:>8}  {:<12} {}\n", "NAME", "CONTEXT", "ARCHITECTURE", "ID");
   for (const auto& model : (*node)->models) {
-    fmt::print("{:<32} {:>8}  {:<12} {}\n", model.name, model.context_tokens, model.architecture, model.model_id_hex.substr(0, 12));
+    fmt::print("{:<32} {:>8}  {:<12} {}\n", model.name, model.context_tokens, model.architecture,
+               model.model_id_hex.substr(0, 12));
   }
   return kExitOk;
 }
@@ -57,7 +66,8 @@ int models(const NodeFlags& flags) {
 
 void add_node_facts_commands(CLI::App& app, int& exit_code) {
   auto k = std::make_shared<NodeFlags>();
-  CLI::App* keys_command = app.add_subcommand("keys", "show the node's key and evidence, and how your policy judges them");
+  CLI::App* keys_command =
+      app.add_subcommand("keys", "show the node's key and evidence, and how your policy judges them");
   add_node_flags(*keys_command, *k);
   keys_command->footer(kExitCodesHelp);
   keys_command->callback([k, &exit_code] { exit_code = keys(*k); });

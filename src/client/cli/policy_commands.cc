@@ -47,11 +47,14 @@ Result<std::string> pin(const PinOptions& o) {
     TIE_TRY(std::string release, release_of_node(o.node.node));
     releases.push_back(release);
   }
-  if (releases.empty()) return fail(Code::kBadRequest, "nothing to pin: give --release HEX (from `tie release measure` of a build you trust), or --from-node");
+  if (releases.empty())
+    return fail(Code::kBadRequest,
+                "nothing to pin: give --release HEX (from `tie release measure` of a build you trust), or --from-node");
   for (const std::string& hex : releases) {
     TIE_TRY(Bytes bytes, from_hex(hex));
     TIE_TRY(crypto::Digest digest, crypto::digest_from(bytes, "a release id"));
-    if (std::find(policy.release_ids.begin(), policy.release_ids.end(), digest) == policy.release_ids.end()) policy.release_ids.push_back(digest);
+    if (std::find(policy.release_ids.begin(), policy.release_ids.end(), digest) == policy.release_ids.end())
+      policy.release_ids.push_back(digest);
     fmt::print("pinned {}\n", hex);
   }
   std::error_code error;
@@ -65,7 +68,9 @@ int run_pin(const PinOptions& o) {
   if (!written) return report(written.error());
   fmt::print("written to {}\n", *written);
   if (o.from_node) {
-    fmt::print(stderr, "NOTE: this trusts what the node said of itself just now. Compare the id with `tie release measure` of a build that you trust.\n");
+    fmt::print(stderr,
+               "NOTE: this trusts what the node said of itself just now. Compare the id with `tie release measure` of "
+               "a build that you trust.\n");
   }
   return kExitOk;
 }
@@ -82,10 +87,12 @@ void add_policy_commands(CLI::App& app, int& exit_code) {
   show_command->callback([path, &exit_code] { exit_code = show(*path); });
 
   auto o = std::make_shared<PinOptions>();
-  CLI::App* pin_command = policy->add_subcommand("pin", "trust a release from now on (writes ~/.config/tie/policy.toml)");
+  CLI::App* pin_command =
+      policy->add_subcommand("pin", "trust a release from now on (writes ~/.config/tie/policy.toml)");
   add_node_flags(*pin_command, o->node);
   pin_command->add_option("--release", o->releases, "release id, 64 hex digits; may be repeated");
-  pin_command->add_flag("--from-node", o->from_node, "take the id from the running node: trust on first use, only when nothing better is at hand");
+  pin_command->add_flag("--from-node", o->from_node,
+                        "take the id from the running node: trust on first use, only when nothing better is at hand");
   pin_command->callback([o, &exit_code] { exit_code = run_pin(*o); });
 }
 

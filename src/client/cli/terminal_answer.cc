@@ -10,7 +10,8 @@
 
 namespace tie::cli {
 
-TerminalAnswer answer_in_terminal(client::Session& session, const v1::InferenceRequest& request, Interrupts& interrupts, bool print) {
+TerminalAnswer answer_in_terminal(client::Session& session, const v1::InferenceRequest& request, Interrupts& interrupts,
+                                  bool print) {
   auto cancel = std::make_shared<client::Cancellation>();
   Interrupts::Scope stop(interrupts, [cancel] { cancel->cancel(); });
   bool terminal = ::isatty(STDOUT_FILENO);
@@ -44,8 +45,9 @@ void print_stats(const TerminalAnswer& answer) {
   double after_first_s = double(answer.total_ms - answer.first_token_ms) / 1000;
   uint32_t tokens = answer.usage.completion_tokens();
   double rate = after_first_s > 0 && tokens > 1 ? (tokens - 1) / after_first_s : 0;
-  fmt::print(stderr, "[{} prompt + {} answer tokens, {} from cache; first after {} ms, {:.1f} tokens/s; ended by {}]\n", answer.usage.prompt_tokens(), tokens,
-             answer.usage.cached_tokens(), answer.first_token_ms, rate, answer.finish_reason.empty() ? "nothing" : answer.finish_reason);
+  fmt::print(stderr, "[{} prompt + {} answer tokens, {} from cache; first after {} ms, {:.1f} tokens/s; ended by {}]\n",
+             answer.usage.prompt_tokens(), tokens, answer.usage.cached_tokens(), answer.first_token_ms, rate,
+             answer.finish_reason.empty() ? "nothing" : answer.finish_reason);
 }
 
 }  // namespace tie::cli

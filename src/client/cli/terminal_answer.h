@@ -1,4 +1,5 @@
-// One answer in the terminal: streams it to standard output, lets Ctrl-C cancel it, says how it ended. Used by `tie ask` and `tie chat`.
+// One answer in the terminal: streams it to standard output, lets Ctrl-C cancel it, says how it ended. Used by `tie
+// ask` and `tie chat`.
 #pragma once
 #include <string>
 
@@ -18,7 +19,8 @@ struct TerminalAnswer {
 };
 
 // `print`: show the text as it comes (else only collect it).
-TerminalAnswer answer_in_terminal(client::Session& session, const v1::InferenceRequest& request, Interrupts& interrupts, bool print);
+TerminalAnswer answer_in_terminal(client::Session& session, const v1::InferenceRequest& request, Interrupts& interrupts,
+                                  bool print);
 void print_stats(const TerminalAnswer& answer);
 
 }  // namespace tie::cli

@@ -1,5 +1,6 @@
-// Makes an answer safe to print on a terminal: control characters could move the cursor, rewrite what was shown or worse. Keeps newline
-// and tab; everything else below space, DEL and the C1 controls become U+FFFD. Pure function over whole characters.
+// Makes an answer safe to print on a terminal: control characters could move the cursor, rewrite what was shown or
+// worse. Keeps newline and tab; everything else below space, DEL and the C1 controls become U+FFFD. Pure function over
+// whole characters.
 #pragma once
 #include <string>
 #include <string_view>

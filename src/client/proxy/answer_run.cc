@@ -8,7 +8,8 @@ namespace {
 constexpr size_t kParallelPrompts = 8;  // of one legacy completions call
 }
 
-AnswerRun::AnswerRun(std::shared_ptr<Session> session, OpenAiRequest request) : session_(std::move(session)), request_(std::move(request)) {
+AnswerRun::AnswerRun(std::shared_ptr<Session> session, OpenAiRequest request)
+    : session_(std::move(session)), request_(std::move(request)) {
   for (size_t i = 0; i < request_.payloads.size(); ++i) cancels_.push_back(std::make_shared<Cancellation>());
 }
 
@@ -30,8 +31,10 @@ std::optional<ApiError> AnswerRun::collect(size_t index, WholeAnswer& into) {
     if (!got) return describe(*answer, got.error());
     std::lock_guard lock(mutex_);
     if (!*got) {
-      if (!current_) current_ = std::move(answer);  // for its node
-      else finished_.push_back(std::move(answer));
+      if (!current_)
+        current_ = std::move(answer);  // for its node
+      else
+        finished_.push_back(std::move(answer));
       return std::nullopt;
     }
     auto added = into.add(index, event);
@@ -67,7 +70,8 @@ std::expected<bool, ApiError> AnswerRun::pull() {
     auto got = current_->next(event_);
     if (!got) return std::unexpected(describe(*current_, got.error()));
     if (!streamed_) {
-      streamed_.emplace(request_, new_answer_head(request_.endpoint, request_.model, current_->node()->release_short()));
+      streamed_.emplace(request_,
+                        new_answer_head(request_.endpoint, request_.model, current_->node()->release_short()));
     }
     if (*got) {
       auto added = streamed_->add(current_index_, event_, pending_);

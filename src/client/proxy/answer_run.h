@@ -17,7 +17,8 @@ class AnswerRun {
   // The whole answer as JSON.
   std::expected<std::string, ApiError> whole();
 
-  // Streaming: begin() waits for the first event, so that errors before it still get an HTTP status; then step() until it is false.
+  // Streaming: begin() waits for the first event, so that errors before it still get an HTTP status; then step() until
+  // it is false.
   std::optional<ApiError> begin();
   bool step(const std::function<bool(std::string_view)>& write);
 
@@ -37,8 +38,8 @@ class AnswerRun {
   std::optional<StreamedAnswer> streamed_;
   std::string pending_;
   bool ended_ = false;
-  std::mutex mutex_;                                    // of what several payloads share while they run at once
-  std::vector<std::unique_ptr<Answer>> finished_;       // closed when this object dies, after the reply is out
+  std::mutex mutex_;                               // of what several payloads share while they run at once
+  std::vector<std::unique_ptr<Answer>> finished_;  // closed when this object dies, after the reply is out
 };
 
 }  // namespace tie::client

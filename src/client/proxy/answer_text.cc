@@ -7,7 +7,8 @@
 namespace tie::client {
 
 AnswerHead new_answer_head(Endpoint endpoint, const std::string& model, const std::string& fingerprint) {
-  return {(endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-") + random_hex(14), wall_clock_ms() / 1000, model, fingerprint};
+  return {(endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-") + random_hex(14), wall_clock_ms() / 1000, model,
+          fingerprint};
 }
 
 void UsageSum::add(const v1::Usage& usage) {
@@ -32,7 +33,8 @@ void append_usage(std::string& out, const UsageSum& usage) {
   out += R"({"prompt_tokens":)" + std::to_string(usage.prompt_tokens);
   out += R"(,"completion_tokens":)" + std::to_string(usage.completion_tokens);
   out += R"(,"total_tokens":)" + std::to_string(usage.prompt_tokens + usage.completion_tokens);
-  out += R"(,"prompt_tokens_details":{"cached_tokens":)" + std::to_string(usage.cached_tokens) + R"(,"audio_tokens":0})";
+  out +=
+      R"(,"prompt_tokens_details":{"cached_tokens":)" + std::to_string(usage.cached_tokens) + R"(,"audio_tokens":0})";
   out += R"(,"completion_tokens_details":{"reasoning_tokens":)" + std::to_string(usage.reasoning_tokens);
   out += R"(,"audio_tokens":0,"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}})";
 }

@@ -6,6 +6,7 @@
 
 namespace tie::client {
 
-std::optional<std::string> from_base64(std::string_view text);  // padding may be missing; anything else outside the alphabet: nullopt
+std::optional<std::string> from_base64(
+    std::string_view text);  // padding may be missing; anything else outside the alphabet: nullopt
 
 }  // namespace tie::client

@@ -33,7 +33,8 @@ bool ClientStream::wait_for_request(const std::atomic<bool>& stop) {
     if (got <= 0) return false;
     start_ = 0;
     end_ = size_t(got);
-    // A client that sends headers and body apart, with Nagle's algorithm on, waits for this acknowledgement before the body.
+    // A client that sends headers and body apart, with Nagle's algorithm on, waits for this acknowledgement before the
+    // body.
     int on = 1;
     ::setsockopt(socket_, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
   }
@@ -48,7 +49,9 @@ void ClientStream::begin_body(bool chunked) {
   deadline_ = Deadline::in_ms(kBodyTimeoutMs);
 }
 
-bool ClientStream::is_readable() const { return start_ < end_ || wait(POLLIN, 0); }
+bool ClientStream::is_readable() const {
+  return start_ < end_ || wait(POLLIN, 0);
+}
 
 bool ClientStream::is_writable() const {
   if (!wait(POLLOUT, kWriteTimeoutMs)) return false;

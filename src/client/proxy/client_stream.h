@@ -1,5 +1,5 @@
-// A connection as cpp-httplib wants to see it, with our limits: how many bytes a request may have, by when they must have come, how long
-// a client may take to read. Private to http_server.cc. One thread.
+// A connection as cpp-httplib wants to see it, with our limits: how many bytes a request may have, by when they must
+// have come, how long a client may take to read. Private to http_server.cc. One thread.
 #pragma once
 #include <httplib.h>
 

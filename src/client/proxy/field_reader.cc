@@ -10,23 +10,32 @@ namespace {
 const char* kind_of(const nlohmann::json& value) {
   if (value.is_number_integer()) return "an integer";
   switch (value.type()) {
-    case nlohmann::json::value_t::object: return "an object";
-    case nlohmann::json::value_t::array: return "an array";
-    case nlohmann::json::value_t::string: return "a string";
-    case nlohmann::json::value_t::boolean: return "a boolean";
-    case nlohmann::json::value_t::null: return "null";
-    default: return "a decimal number";
+    case nlohmann::json::value_t::object:
+      return "an object";
+    case nlohmann::json::value_t::array:
+      return "an array";
+    case nlohmann::json::value_t::string:
+      return "a string";
+    case nlohmann::json::value_t::boolean:
+      return "a boolean";
+    case nlohmann::json::value_t::null:
+      return "null";
+    default:
+      return "a decimal number";
   }
 }
 
-std::string printable(std::string_view name) { return std::string(name.substr(0, 80)); }
+std::string printable(std::string_view name) {
+  return std::string(name.substr(0, 80));
+}
 
 }  // namespace
 
 FieldReader::FieldReader(const nlohmann::json& object, std::string path) : object_(object), path_(std::move(path)) {
   if (!object_.is_object()) {
     std::string where = path_.empty() ? "The body" : "'" + path_ + "'";
-    fail_with({Code::kBadRequest, where + " must be an object, not " + kind_of(object_) + ".", path_, "invalid_type", 0});
+    fail_with(
+        {Code::kBadRequest, where + " must be an object, not " + kind_of(object_) + ".", path_, "invalid_type", 0});
   }
 }
 
@@ -45,11 +54,12 @@ const nlohmann::json* FieldReader::any(std::string_view name) {
   return found == object_.end() || found->is_null() ? nullptr : &*found;
 }
 
-#define TIE_EXPECT_TYPE(value, name, test, word)                                                                             \
-  if (!(value)) return {};                                                                                                   \
-  if (!(value)->test()) {                                                                                                    \
-    fail_with({Code::kBadRequest, fmt::format("'{}' must be {}, not {}.", path_of(name), word, kind_of(*(value))), path_of(name), "invalid_type", 0}); \
-    return {};                                                                                                               \
+#define TIE_EXPECT_TYPE(value, name, test, word)                                                                   \
+  if (!(value)) return {};                                                                                         \
+  if (!(value)->test()) {                                                                                          \
+    fail_with({Code::kBadRequest, fmt::format("'{}' must be {}, not {}.", path_of(name), word, kind_of(*(value))), \
+               path_of(name), "invalid_type", 0});                                                                 \
+    return {};                                                                                                     \
   }
 
 std::optional<bool> FieldReader::boolean(std::string_view name) {
@@ -103,12 +113,15 @@ const nlohmann::json* FieldReader::object(std::string_view name) {
   return value;
 }
 
-void FieldReader::ignore(std::initializer_list<std::string_view> names) { for (std::string_view name : names) known_.emplace_back(name); }
+void FieldReader::ignore(std::initializer_list<std::string_view> names) {
+  for (std::string_view name : names) known_.emplace_back(name);
+}
 
 void FieldReader::refuse(std::string_view name, const std::string& why, const nlohmann::json& harmless) {
   const auto* value = any(name);
   if (!value || *value == harmless) return;
-  fail_with({Code::kUnsupportedFeature, fmt::format("'{}' is not supported: {}.", path_of(name), why), path_of(name), "unsupported_parameter", 0});
+  fail_with({Code::kUnsupportedFeature, fmt::format("'{}' is not supported: {}.", path_of(name), why), path_of(name),
+             "unsupported_parameter", 0});
 }
 
 void FieldReader::refuse_unknown() {

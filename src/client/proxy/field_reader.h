@@ -1,5 +1,5 @@
-// Typed, bounded access to the fields of a JSON object, with errors that name the parameter as OpenAI does. The first error sticks: a
-// translation reads all it wants and asks once at the end. One thread; borrows the JSON value.
+// Typed, bounded access to the fields of a JSON object, with errors that name the parameter as OpenAI does. The first
+// error sticks: a translation reads all it wants and asks once at the end. One thread; borrows the JSON value.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,7 +16,8 @@ class FieldReader {
   // path: of the object inside the body, "" or "messages[0]".
   FieldReader(const nlohmann::json& object, std::string path);
 
-  // Each marks the field as known; absent and null give nullopt. A wrong type or a value outside [low, high] is an error.
+  // Each marks the field as known; absent and null give nullopt. A wrong type or a value outside [low, high] is an
+  // error.
   std::optional<bool> boolean(std::string_view name);
   std::optional<int64_t> integer(std::string_view name, int64_t low, int64_t high);
   std::optional<double> number(std::string_view name, double low, double high);
@@ -38,7 +39,9 @@ class FieldReader {
   void adopt(const FieldReader& nested) {
     if (nested.failed()) fail_with(*nested.error());
   }
-  std::string path_of(std::string_view name) const { return path_.empty() ? std::string(name) : path_ + "." + std::string(name); }
+  std::string path_of(std::string_view name) const {
+    return path_.empty() ? std::string(name) : path_ + "." + std::string(name);
+  }
 
  private:
   const nlohmann::json& object_;

@@ -1,5 +1,6 @@
-// Who may talk to the proxy: programs of this machine, and no web page. A page that rebinds its own name to 127.0.0.1 shows itself by
-// its Host header; a page that calls across origins by its Origin. Pure functions. Source: ARCHITECTURE.md, "The local proxy".
+// Who may talk to the proxy: programs of this machine, and no web page. A page that rebinds its own name to 127.0.0.1
+// shows itself by its Host header; a page that calls across origins by its Origin. Pure functions. Source:
+// ARCHITECTURE.md, "The local proxy".
 #pragma once
 #include <optional>
 #include <string>

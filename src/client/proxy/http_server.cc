@@ -87,7 +87,9 @@ void copy_reply(HttpReply&& reply, httplib::Response& out) {
       if (!body->empty()) {
         out.set_content_provider(
             body->size(), reply.content_type,
-            [body](size_t offset, size_t length, httplib::DataSink& sink) { return sink.write(body->data() + offset, length); },
+            [body](size_t offset, size_t length, httplib::DataSink& sink) {
+              return sink.write(body->data() + offset, length);
+            },
             [keep = std::move(reply.keep)](bool) {});
         return;
       }
@@ -124,7 +126,8 @@ struct HttpServer::Impl final : httplib::Server {
   void set_up() {
     new_task_queue = [] { return new ConnectionThreads; };
     set_payload_max_length(kMaxHttpBodyBytes);
-    set_keep_alive_max_count(kMaxRequestsPerConnection);  // these two are only told to the client; serve_connection keeps them
+    set_keep_alive_max_count(
+        kMaxRequestsPerConnection);  // these two are only told to the client; serve_connection keeps them
     set_keep_alive_timeout(kIdleConnectionTimeoutMs / 1000);
     auto serve = [this](const httplib::Request& request, httplib::Response& response) { answer(request, response); };
     Get(".*", serve).Post(".*", serve).Put(".*", serve).Patch(".*", serve).Delete(".*", serve).Options(".*", serve);
@@ -153,7 +156,9 @@ struct HttpServer::Impl final : httplib::Server {
   void answer(const httplib::Request& request, httplib::Response& response) {
     HttpRequest asked{request.method, request.path, request.body,
                       [&request](const std::string& name) { return request.get_header_value(name); },
-                      [this, socket = current.stream->socket()](std::function<void()> gone) { return watcher.watch(socket, std::move(gone)); }};
+                      [this, socket = current.stream->socket()](std::function<void()> gone) {
+                        return watcher.watch(socket, std::move(gone));
+                      }};
     HttpReply reply;
     try {
       handler(asked, reply);
@@ -230,9 +235,13 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerOptions options,
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 
-HttpServer::~HttpServer() { stop(); }
+HttpServer::~HttpServer() {
+  stop();
+}
 
-int HttpServer::port() const { return impl_->bound_port; }
+int HttpServer::port() const {
+  return impl_->bound_port;
+}
 
 void HttpServer::stop() {
   if (impl_->stopping.exchange(true)) return;

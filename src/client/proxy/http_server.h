@@ -1,6 +1,7 @@
-// The proxy's HTTP/1.1 face: cpp-httplib behind limits of our own (limits.h): header and body sizes, times, connections, no compression,
-// no ranges, no multipart. One thread for each connection; `handle` is called on it. Tells a running answer when its client goes away.
-// Untrusted input: everything. Listens on loopback only unless told otherwise by its caller.
+// The proxy's HTTP/1.1 face: cpp-httplib behind limits of our own (limits.h): header and body sizes, times,
+// connections, no compression, no ranges, no multipart. One thread for each connection; `handle` is called on it. Tells
+// a running answer when its client goes away. Untrusted input: everything. Listens on loopback only unless told
+// otherwise by its caller.
 #pragma once
 #include <functional>
 #include <memory>
@@ -15,7 +16,8 @@ namespace tie::client {
 struct HttpRequest {
   std::string method, path, body;
   std::function<std::string(const std::string& name)> header;  // the first of that name; "" when absent
-  // While the returned handle lives, `gone` is called once if the client closes its connection, from another thread; it must not block.
+  // While the returned handle lives, `gone` is called once if the client closes its connection, from another thread; it
+  // must not block.
   std::function<std::shared_ptr<void>(std::function<void()> gone)> watch_client;
 };
 
@@ -24,7 +26,8 @@ struct HttpReply {
   std::string content_type = "application/json";
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
-  // When set, the body comes in pieces instead: called until it returns false; `write` returns false when the client has gone.
+  // When set, the body comes in pieces instead: called until it returns false; `write` returns false when the client
+  // has gone.
   std::function<bool(const std::function<bool(std::string_view)>& write)> stream;
   // Kept until the reply has been written.
   std::shared_ptr<void> keep;

@@ -28,12 +28,16 @@ size_t nesting(std::string_view body) {
 }  // namespace
 
 Result<nlohmann::json> parse_json_body(std::string_view body) {
-  if (body.size() > kMaxHttpBodyBytes) return fail(Code::kTooLarge, "the body is larger than " + std::to_string(kMaxHttpBodyBytes) + " bytes");
+  if (body.size() > kMaxHttpBodyBytes)
+    return fail(Code::kTooLarge, "the body is larger than " + std::to_string(kMaxHttpBodyBytes) + " bytes");
   if (body.empty()) return fail(Code::kBadRequest, "the body is empty; a JSON object is expected");
-  if (body.starts_with("\xef\xbb\xbf")) return fail(Code::kBadRequest, "the body begins with a byte order mark; plain UTF-8 JSON is expected");
+  if (body.starts_with("\xef\xbb\xbf"))
+    return fail(Code::kBadRequest, "the body begins with a byte order mark; plain UTF-8 JSON is expected");
   // The parser takes a zero byte for the end of its input; JSON has none anywhere.
-  if (body.find('\0') != std::string_view::npos) return fail(Code::kBadRequest, "the body is not valid JSON: it holds a zero byte");
-  if (nesting(body) > kMaxJsonDepth) return fail(Code::kBadRequest, "the body is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
+  if (body.find('\0') != std::string_view::npos)
+    return fail(Code::kBadRequest, "the body is not valid JSON: it holds a zero byte");
+  if (nesting(body) > kMaxJsonDepth)
+    return fail(Code::kBadRequest, "the body is nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
   try {
     return nlohmann::json::parse(body.begin(), body.end());
   } catch (const nlohmann::json::parse_error& error) {

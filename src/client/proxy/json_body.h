@@ -1,5 +1,5 @@
-// Reads a request body as JSON under limits: size, nesting (checked before any recursion), UTF-8, nothing after the value.
-// Duplicate keys: the last one counts. Untrusted input. Pure function.
+// Reads a request body as JSON under limits: size, nesting (checked before any recursion), UTF-8, nothing after the
+// value. Duplicate keys: the last one counts. Untrusted input. Pure function.
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string_view>

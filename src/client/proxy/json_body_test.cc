@@ -23,7 +23,8 @@ std::string read(const std::filesystem::path& path) {
 // The whole suite beside the repository, else the slice in it.
 std::filesystem::path suite() {
   const char* shared = std::getenv("TIE_SHARED_DATA");
-  std::filesystem::path big = std::filesystem::path(shared ? shared : TIE_SOURCE_DIR "/../shared/data") / "json_parsing/test_parsing";
+  std::filesystem::path big =
+      std::filesystem::path(shared ? shared : TIE_SOURCE_DIR "/../shared/data") / "json_parsing/test_parsing";
   if (std::filesystem::exists(big)) return big;
   return TIE_SOURCE_DIR "/tests/data/json_parsing/test_parsing";
 }

@@ -1,7 +1,7 @@
 #include "client/proxy/json_text.h"
 
-#include <cmath>
 #include <charconv>
+#include <cmath>
 
 namespace tie::client {
 
@@ -39,12 +39,23 @@ namespace {
 
 void append_escape(std::string& out, uint8_t c) {
   switch (c) {
-    case '"': out += "\\\""; return;
-    case '\\': out += "\\\\"; return;
-    case '\n': out += "\\n"; return;
-    case '\r': out += "\\r"; return;
-    case '\t': out += "\\t"; return;
-    default: break;
+    case '"':
+      out += "\\\"";
+      return;
+    case '\\':
+      out += "\\\\";
+      return;
+    case '\n':
+      out += "\\n";
+      return;
+    case '\r':
+      out += "\\r";
+      return;
+    case '\t':
+      out += "\\t";
+      return;
+    default:
+      break;
   }
   static constexpr char kHex[] = "0123456789abcdef";
   out += "\\u00";

@@ -1,6 +1,6 @@
-// Writes answers in OpenAI's form from the node's events: one object for answers as a whole, one for streamed ones, for both endpoints.
-// One thread, one object per answer. Holds the answer's text: dies with the request. Source: OpenAI's API description, schemas
-// CreateChatCompletionResponse, CreateChatCompletionStreamResponse, CreateCompletionResponse.
+// Writes answers in OpenAI's form from the node's events: one object for answers as a whole, one for streamed ones, for
+// both endpoints. One thread, one object per answer. Holds the answer's text: dies with the request. Source: OpenAI's
+// API description, schemas CreateChatCompletionResponse, CreateChatCompletionStreamResponse, CreateCompletionResponse.
 #pragma once
 #include <string>
 #include <vector>
@@ -12,7 +12,7 @@ namespace tie::client {
 
 // What every object of one answer repeats.
 struct AnswerHead {
-  std::string id;           // chatcmpl-… or cmpl-…
+  std::string id;  // chatcmpl-… or cmpl-…
   int64_t created_unix_s = 0;
   std::string model;
   std::string fingerprint;  // release, short
@@ -28,7 +28,8 @@ struct UsageSum {
 class WholeAnswer {
  public:
   explicit WholeAnswer(const OpenAiRequest& request);
-  // Errors: kCorrupt for a sample that was not asked for, kTooLarge over kMaxAnswerBytes, kCancelled or kInternal for such a finish.
+  // Errors: kCorrupt for a sample that was not asked for, kTooLarge over kMaxAnswerBytes, kCancelled or kInternal for
+  // such a finish.
   Result<void> add(size_t payload_index, const v1::InferenceEvent& event);
   std::string json(const AnswerHead& head) const;
 

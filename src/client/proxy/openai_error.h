@@ -1,5 +1,5 @@
-// Errors in OpenAI's form: {"error": {"message", "type", "param", "code"}} with the HTTP status of the product's one table.
-// Pure functions. Source: docs/errors.md; OpenAI's API description, schema ErrorResponse.
+// Errors in OpenAI's form: {"error": {"message", "type", "param", "code"}} with the HTTP status of the product's one
+// table. Pure functions. Source: docs/errors.md; OpenAI's API description, schema ErrorResponse.
 #pragma once
 #include <string>
 
@@ -15,7 +15,9 @@ struct ApiError {
   int http_status = 0;      // 0: the table's
 };
 
-inline ApiError api_error(const Error& error, std::string param = {}) { return {error.code, error.message, std::move(param), {}, 0}; }
+inline ApiError api_error(const Error& error, std::string param = {}) {
+  return {error.code, error.message, std::move(param), {}, 0};
+}
 
 int http_status_of(const ApiError& error);
 // "context_length_exceeded", "model_not_found", … the table's name in lower case where OpenAI has no word of its own.

@@ -104,9 +104,11 @@ void append_chat_logprobs(std::string& out, const Range& entries) {
 template <typename Range>
 void append_text_logprobs(std::string& out, const Range& entries, uint64_t& offset) {
   out += '{';
-  append_list(out, "tokens", entries, [&](const v1::TokenLogprob& entry) { append_legacy_token(out, entry.token_bytes()); });
+  append_list(out, "tokens", entries,
+              [&](const v1::TokenLogprob& entry) { append_legacy_token(out, entry.token_bytes()); });
   out += ',';
-  append_list(out, "token_logprobs", entries, [&](const v1::TokenLogprob& entry) { append_legacy_logprob(out, entry.logprob()); });
+  append_list(out, "token_logprobs", entries,
+              [&](const v1::TokenLogprob& entry) { append_legacy_logprob(out, entry.logprob()); });
   bool any_top = false;
   for (const auto& entry : entries) any_top |= entry.top_size() > 0;
   if (any_top) {
@@ -124,6 +126,7 @@ void append_text_logprobs(std::string& out, const Range& entries, uint64_t& offs
 template void append_chat_logprobs(std::string&, const std::vector<v1::TokenLogprob>&);
 template void append_chat_logprobs(std::string&, const google::protobuf::RepeatedPtrField<v1::TokenLogprob>&);
 template void append_text_logprobs(std::string&, const std::vector<v1::TokenLogprob>&, uint64_t&);
-template void append_text_logprobs(std::string&, const google::protobuf::RepeatedPtrField<v1::TokenLogprob>&, uint64_t&);
+template void append_text_logprobs(std::string&, const google::protobuf::RepeatedPtrField<v1::TokenLogprob>&,
+                                   uint64_t&);
 
 }  // namespace tie::client

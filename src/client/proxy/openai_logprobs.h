@@ -20,6 +20,7 @@ void append_text_logprobs(std::string& out, const Range& entries, uint64_t& offs
 extern template void append_chat_logprobs(std::string&, const std::vector<v1::TokenLogprob>&);
 extern template void append_chat_logprobs(std::string&, const google::protobuf::RepeatedPtrField<v1::TokenLogprob>&);
 extern template void append_text_logprobs(std::string&, const std::vector<v1::TokenLogprob>&, uint64_t&);
-extern template void append_text_logprobs(std::string&, const google::protobuf::RepeatedPtrField<v1::TokenLogprob>&, uint64_t&);
+extern template void append_text_logprobs(std::string&, const google::protobuf::RepeatedPtrField<v1::TokenLogprob>&,
+                                          uint64_t&);
 
 }  // namespace tie::client

@@ -13,7 +13,8 @@ constexpr size_t kMaxToolCalls = 256;
 
 void read_image(FieldReader& part, v1::ContentPart& out) {
   const auto* value = part.object("image_url");
-  if (!value) return part.fail_on("image_url", fmt::format("'{}' must be an object with a url.", part.path_of("image_url")));
+  if (!value)
+    return part.fail_on("image_url", fmt::format("'{}' must be an object with a url.", part.path_of("image_url")));
   FieldReader image(*value, part.path_of("image_url"));
   image.ignore({"detail"});
   std::string url = image.text("url").value_or("");
@@ -21,7 +22,8 @@ void read_image(FieldReader& part, v1::ContentPart& out) {
   part.adopt(image);
   size_t comma = url.find(',');
   if (!url.starts_with("data:") || comma == std::string::npos || !url.substr(0, comma).ends_with(";base64")) {
-    part.fail_on("image_url", fmt::format("'{}' must be a data: URL with base64 content; this node fetches nothing.", part.path_of("image_url.url")));
+    part.fail_on("image_url", fmt::format("'{}' must be a data: URL with base64 content; this node fetches nothing.",
+                                          part.path_of("image_url.url")));
     return;
   }
   auto bytes = from_base64(std::string_view(url).substr(comma + 1));
@@ -39,7 +41,8 @@ void read_part(FieldReader& message, const nlohmann::json& value, const std::str
   } else if (type == "image_url") {
     read_image(part, *out.add_parts());
   } else if (type == "input_audio" || type == "file") {
-    part.fail_with({Code::kUnsupportedFeature, fmt::format("Content of type '{}' is not supported by this node.", type), part.path_of("type"), "unsupported_content", 0});
+    part.fail_with({Code::kUnsupportedFeature, fmt::format("Content of type '{}' is not supported by this node.", type),
+                    part.path_of("type"), "unsupported_content", 0});
   } else {
     part.fail_on("type", fmt::format("'{}' must be one of text, image_url, refusal.", part.path_of("type")));
   }
@@ -52,7 +55,9 @@ void read_content(FieldReader& message, v1::Message& out) {
   const auto* content = message.any("content");
   if (!content) {
     out.set_content_is_null(true);
-    if (out.role() != "assistant") message.fail_on("content", fmt::format("'{}' must be a string or an array of parts.", message.path_of("content")));
+    if (out.role() != "assistant")
+      message.fail_on("content",
+                      fmt::format("'{}' must be a string or an array of parts.", message.path_of("content")));
     return;
   }
   if (content->is_string()) {
@@ -74,7 +79,8 @@ void read_tool_calls(FieldReader& message, v1::Message& out) {
     v1::ToolCall& made = *out.add_tool_calls();
     made.set_id(call.text("id").value_or(""));
     std::string type = call.text("type").value_or("function");
-    if (type != "function") call.fail_on("type", fmt::format("'{}' must be function.", call.path_of("type")), Code::kUnsupportedFeature);
+    if (type != "function")
+      call.fail_on("type", fmt::format("'{}' must be function.", call.path_of("type")), Code::kUnsupportedFeature);
     const auto* function = call.object("function");
     if (!function) {
       call.fail_on("function", fmt::format("'{}' is missing.", call.path_of("function")));
@@ -101,9 +107,11 @@ void read_message(FieldReader& body, const nlohmann::json& value, size_t index, 
   FieldReader message(value, fmt::format("messages[{}]", index));
   out.set_role(message.text("role").value_or(""));
   if (out.role() == "function") {
-    message.fail_with({Code::kUnsupportedFeature, "The role 'function' is not supported: use 'tool'.", message.path_of("role"), "unsupported_value", 0});
+    message.fail_with({Code::kUnsupportedFeature, "The role 'function' is not supported: use 'tool'.",
+                       message.path_of("role"), "unsupported_value", 0});
   } else if (!is_role(out.role())) {
-    message.fail_on("role", fmt::format("'{}' must be one of system, developer, user, assistant, tool.", message.path_of("role")));
+    message.fail_on(
+        "role", fmt::format("'{}' must be one of system, developer, user, assistant, tool.", message.path_of("role")));
   }
   read_content(message, out);
   out.set_name(message.text("name").value_or(""));
@@ -120,7 +128,8 @@ void read_message(FieldReader& body, const nlohmann::json& value, size_t index, 
   }
   if (out.role() == "tool") {
     out.set_tool_call_id(message.text("tool_call_id").value_or(""));
-    if (out.tool_call_id().empty()) message.fail_on("tool_call_id", fmt::format("'{}' is missing.", message.path_of("tool_call_id")));
+    if (out.tool_call_id().empty())
+      message.fail_on("tool_call_id", fmt::format("'{}' is missing.", message.path_of("tool_call_id")));
   }
   message.refuse_unknown();
   body.adopt(message);
@@ -131,9 +140,12 @@ void read_message(FieldReader& body, const nlohmann::json& value, size_t index, 
 void read_messages(FieldReader& body, v1::Conversation& out) {
   const auto* messages = body.array("messages", kMaxMessages);
   if (body.failed()) return;
-  if (!messages) return body.fail_with({Code::kBadRequest, "Missing required parameter: 'messages'.", "messages", "missing_required_parameter", 0});
+  if (!messages)
+    return body.fail_with(
+        {Code::kBadRequest, "Missing required parameter: 'messages'.", "messages", "missing_required_parameter", 0});
   if (messages->empty()) return body.fail_on("messages", "'messages' must hold at least one message.");
-  for (size_t i = 0; i < messages->size() && !body.failed(); ++i) read_message(body, (*messages)[i], i, *out.add_messages());
+  for (size_t i = 0; i < messages->size() && !body.failed(); ++i)
+    read_message(body, (*messages)[i], i, *out.add_messages());
 }
 
 }  // namespace tie::client

@@ -7,7 +7,8 @@ namespace tie::client {
 
 // "messages" into the conversation (openai_messages.cc).
 void read_messages(FieldReader& body, v1::Conversation& out);
-// temperature, penalties, stop, seed, … which both endpoints share, and the extensions named as vLLM names them (openai_sampling.cc).
+// temperature, penalties, stop, seed, … which both endpoints share, and the extensions named as vLLM names them
+// (openai_sampling.cc).
 void read_sampling(FieldReader& body, v1::SamplingParams& out);
 // tools, tool_choice, parallel_tool_calls (openai_tools.cc).
 void read_tools(FieldReader& body, v1::InferenceRequest& out);

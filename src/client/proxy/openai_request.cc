@@ -15,7 +15,9 @@ constexpr int32_t kDefaultCompletionTokens = 16;  // OpenAI's default of the leg
 void read_common(FieldReader& body, OpenAiRequest& out) {
   auto model = body.text("model");
   if (!model || model->empty()) {
-    body.fail_with({Code::kBadRequest, "Missing required parameter: 'model'. GET /v1/models lists what this node serves.", "model", "missing_required_parameter", 0});
+    body.fail_with({Code::kBadRequest,
+                    "Missing required parameter: 'model'. GET /v1/models lists what this node serves.", "model",
+                    "missing_required_parameter", 0});
   }
   out.model = model.value_or("");
   out.stream = body.boolean("stream").value_or(false);
@@ -27,20 +29,23 @@ void read_common(FieldReader& body, OpenAiRequest& out) {
     inner.refuse_unknown();
     body.adopt(inner);
   }
-  body.ignore({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"});
+  body.ignore({"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
+               "prompt_cache_retention", "prompt_cache_options"});
 }
 
 void read_template_arguments(FieldReader& body, v1::InferenceRequest& payload) {
   if (const auto* arguments = body.object("chat_template_kwargs")) {
     for (const auto& [name, value] : arguments->items()) (*payload.mutable_template_kwargs())[name] = value.dump();
   }
-  if (auto effort = body.text("reasoning_effort")) (*payload.mutable_template_kwargs())["reasoning_effort"] = nlohmann::json(*effort).dump();
+  if (auto effort = body.text("reasoning_effort"))
+    (*payload.mutable_template_kwargs())["reasoning_effort"] = nlohmann::json(*effort).dump();
 }
 
 void read_chat_limits(FieldReader& body, v1::SamplingParams& sampling) {
   auto newer = body.integer("max_completion_tokens", 1, INT32_MAX);
   auto older = body.integer("max_tokens", 1, INT32_MAX);
-  if (newer && older && *newer != *older) body.fail_on("max_tokens", "Give 'max_completion_tokens' or 'max_tokens', not both.");
+  if (newer && older && *newer != *older)
+    body.fail_on("max_tokens", "Give 'max_completion_tokens' or 'max_tokens', not both.");
   if (newer || older) sampling.set_max_tokens(int32_t(newer ? *newer : *older));
   bool logprobs = body.boolean("logprobs").value_or(false);
   sampling.set_logprobs(logprobs);
@@ -84,8 +89,13 @@ bool read_token_ids(const nlohmann::json& ids, v1::TokenPrompt& out) {
 // A string, an array of strings, an array of token ids, or an array of arrays of token ids.
 void read_prompts(FieldReader& body, const v1::InferenceRequest& base, OpenAiRequest& out) {
   const auto* prompt = body.any("prompt");
-  if (!prompt) return body.fail_with({Code::kBadRequest, "Missing required parameter: 'prompt'.", "prompt", "missing_required_parameter", 0});
-  auto wrong = [&] { body.fail_on("prompt", "'prompt' must be a string, an array of strings, an array of token ids, or an array of such arrays."); };
+  if (!prompt)
+    return body.fail_with(
+        {Code::kBadRequest, "Missing required parameter: 'prompt'.", "prompt", "missing_required_parameter", 0});
+  auto wrong = [&] {
+    body.fail_on("prompt",
+                 "'prompt' must be a string, an array of strings, an array of token ids, or an array of such arrays.");
+  };
   auto add = [&]() -> v1::InferenceRequest& { return out.payloads.emplace_back(base); };
   if (prompt->is_string()) return add().set_raw_text(prompt->get<std::string>());
   if (!prompt->is_array() || prompt->empty()) return wrong();
@@ -93,7 +103,9 @@ void read_prompts(FieldReader& body, const v1::InferenceRequest& base, OpenAiReq
     if (!read_token_ids(*prompt, *add().mutable_token_ids())) wrong();
     return;
   }
-  if (prompt->size() > kMaxPrompts) return body.fail_on("prompt", fmt::format("'prompt' has {} entries; at most {} are taken.", prompt->size(), kMaxPrompts));
+  if (prompt->size() > kMaxPrompts)
+    return body.fail_on("prompt",
+                        fmt::format("'prompt' has {} entries; at most {} are taken.", prompt->size(), kMaxPrompts));
   for (const auto& one : *prompt) {
     if (one.is_string()) {
       add().set_raw_text(one.get<std::string>());
@@ -110,14 +122,16 @@ void read_completion(FieldReader& body, OpenAiRequest& out) {
   read_sampling(body, sampling);
   bool echo = body.boolean("echo").value_or(false);
   sampling.set_echo(echo);
-  sampling.set_max_tokens(int32_t(body.integer("max_tokens", echo ? 0 : 1, INT32_MAX).value_or(kDefaultCompletionTokens)));
+  sampling.set_max_tokens(
+      int32_t(body.integer("max_tokens", echo ? 0 : 1, INT32_MAX).value_or(kDefaultCompletionTokens)));
   if (auto logprobs = body.integer("logprobs", 0, kMaxTopLogprobs)) {
     sampling.set_logprobs(true);
     sampling.set_top_logprobs(int32_t(*logprobs));
   }
   const auto* best_of = body.any("best_of");
   if (best_of && !(best_of->is_number_integer() && *best_of == std::max(1, sampling.n()))) {
-    body.fail_with({Code::kUnsupportedFeature, "'best_of' is not supported: ask for 'n' samples and choose among them.", "best_of", "unsupported_parameter", 0});
+    body.fail_with({Code::kUnsupportedFeature, "'best_of' is not supported: ask for 'n' samples and choose among them.",
+                    "best_of", "unsupported_parameter", 0});
   }
   body.refuse("suffix", "this node does not insert text", "");
   read_response_format(body, base, false);

@@ -1,5 +1,6 @@
-// Translates the bodies of POST /v1/chat/completions and /v1/completions into the user's payload. What happens to each parameter is
-// written down in docs/openai-parameters.md; a parameter that is in neither is refused. Untrusted input, pure functions, never throws.
+// Translates the bodies of POST /v1/chat/completions and /v1/completions into the user's payload. What happens to each
+// parameter is written down in docs/openai-parameters.md; a parameter that is in neither is refused. Untrusted input,
+// pure functions, never throws.
 #pragma once
 #include <expected>
 #include <string>

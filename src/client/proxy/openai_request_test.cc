@@ -7,21 +7,26 @@ namespace {
 
 constexpr const char* kHead = R"({"model":"m","messages":[{"role":"user","content":"hi"}])";
 
-std::expected<OpenAiRequest, ApiError> chat(const std::string& more) { return read_openai_request(Endpoint::kChat, kHead + more + "}"); }
+std::expected<OpenAiRequest, ApiError> chat(const std::string& more) {
+  return read_openai_request(Endpoint::kChat, kHead + more + "}");
+}
 std::expected<OpenAiRequest, ApiError> text(const std::string& more) {
   return read_openai_request(Endpoint::kCompletions, R"({"model":"m")" + more + "}");
 }
 
-void expect_refused(const std::expected<OpenAiRequest, ApiError>& read, const std::string& param, const std::string& code, int status = 400) {
+void expect_refused(const std::expected<OpenAiRequest, ApiError>& read, const std::string& param,
+                    const std::string& code, int status = 400) {
   ASSERT_FALSE(read);
   EXPECT_EQ(read.error().param, param) << read.error().message;
-  EXPECT_EQ(read.error().openai_code.empty() ? openai_code_of(read.error().code) : read.error().openai_code, code) << read.error().message;
+  EXPECT_EQ(read.error().openai_code.empty() ? openai_code_of(read.error().code) : read.error().openai_code, code)
+      << read.error().message;
   EXPECT_EQ(http_status_of(read.error()), status);
   EXPECT_FALSE(read.error().message.empty());
 }
 
 TEST(OpenAiRequest, TranslatesAPlainChat) {
-  auto read = chat(R"(,"temperature":0,"max_tokens":7,"seed":-5,"stop":["a","bc"],"n":3,"logit_bias":{"12":-100},"stream":true,"stream_options":{"include_usage":true})");
+  auto read = chat(
+      R"(,"temperature":0,"max_tokens":7,"seed":-5,"stop":["a","bc"],"n":3,"logit_bias":{"12":-100},"stream":true,"stream_options":{"include_usage":true})");
   ASSERT_TRUE(read) << read.error().message;
   const v1::InferenceRequest& payload = read->payloads.at(0);
   EXPECT_EQ(payload.model(), "m");
@@ -81,7 +86,9 @@ TEST(OpenAiRequest, RefusesWhatIsMissingOrUnknown) {
   expect_refused(read_openai_request(Endpoint::kChat, "{"), "", "bad_request");
   expect_refused(chat(R"(,"tempreature":1)"), "tempreature", "unknown_parameter");
   expect_refused(chat(R"(,"prompt":"x")"), "prompt", "unknown_parameter");
-  expect_refused(read_openai_request(Endpoint::kChat, R"({"model":"m","messages":[{"role":"user","content":"x","foo":1}]})"), "messages[0].foo", "unknown_parameter");
+  expect_refused(
+      read_openai_request(Endpoint::kChat, R"({"model":"m","messages":[{"role":"user","content":"x","foo":1}]})"),
+      "messages[0].foo", "unknown_parameter");
 }
 
 TEST(OpenAiRequest, RefusesAbsurdValues) {
@@ -97,7 +104,8 @@ TEST(OpenAiRequest, RefusesAbsurdValues) {
   expect_refused(chat(R"(,"logprobs":true,"top_logprobs":1000000000)"), "top_logprobs", "invalid_value");
   expect_refused(chat(R"(,"top_logprobs":3)"), "top_logprobs", "invalid_value");
   expect_refused(chat(R"(,"stop":"")"), "stop", "invalid_value");
-  expect_refused(chat(R"(,"stop":["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"])"), "stop", "invalid_value");
+  expect_refused(chat(R"(,"stop":["a","b","c","d","e","f","g","h","i","j","k","l","m","n","o","p","q"])"), "stop",
+                 "invalid_value");
   expect_refused(chat(R"(,"logit_bias":{"x":1})"), "logit_bias", "invalid_value");
   expect_refused(chat(R"(,"logit_bias":{"1":101})"), "logit_bias", "invalid_value");
   expect_refused(chat(R"(,"stream_options":{"include_usage":true})"), "stream_options", "invalid_value");
@@ -110,14 +118,21 @@ TEST(OpenAiRequest, NamesFeaturesThatItDoesNotHave) {
   expect_refused(chat(R"(,"modalities":["audio"])"), "modalities", "unsupported_parameter");
   expect_refused(text(R"(,"prompt":"x","suffix":"y")"), "suffix", "unsupported_parameter");
   expect_refused(text(R"(,"prompt":"x","best_of":4)"), "best_of", "unsupported_parameter");
-  expect_refused(read_openai_request(Endpoint::kChat, R"({"model":"m","messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{}}]}]})"),
-                 "messages[0].content[0].type", "unsupported_content");
-  expect_refused(read_openai_request(Endpoint::kChat, R"({"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://example.org/a.png"}}]}]})"),
-                 "messages[0].content[0].image_url", "invalid_value");
+  expect_refused(
+      read_openai_request(
+          Endpoint::kChat,
+          R"({"model":"m","messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{}}]}]})"),
+      "messages[0].content[0].type", "unsupported_content");
+  expect_refused(
+      read_openai_request(
+          Endpoint::kChat,
+          R"({"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://example.org/a.png"}}]}]})"),
+      "messages[0].content[0].image_url", "invalid_value");
 }
 
 TEST(OpenAiRequest, IgnoresWhatTheTableSays) {
-  EXPECT_TRUE(chat(R"(,"user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","modalities":["text"],"safety_identifier":"s")"));
+  EXPECT_TRUE(chat(
+      R"(,"user":"u","metadata":{"a":"b"},"store":true,"service_tier":"auto","modalities":["text"],"safety_identifier":"s")"));
 }
 
 TEST(OpenAiRequest, ReadsEveryFormOfPrompt) {
@@ -134,7 +149,8 @@ TEST(OpenAiRequest, ReadsEveryFormOfPrompt) {
 }
 
 TEST(OpenAiRequest, ReadsTheExtensionsByTheirUsualNames) {
-  auto read = chat(R"(,"top_k":40,"min_p":0.1,"repetition_penalty":1.2,"guided_regex":"a+","chat_template_kwargs":{"enable_thinking":false})");
+  auto read = chat(
+      R"(,"top_k":40,"min_p":0.1,"repetition_penalty":1.2,"guided_regex":"a+","chat_template_kwargs":{"enable_thinking":false})");
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(read->payloads[0].sampling().top_k(), 40);
   EXPECT_EQ(read->payloads[0].response_format().kind(), v1::ResponseFormat::REGEX);

@@ -18,25 +18,31 @@ void read_stop(FieldReader& body, v1::SamplingParams& out) {
   auto add = [&](const nlohmann::json& value) {
     if (!value.is_string()) return body.fail_on("stop", "'stop' must be a string or an array of strings.");
     const auto& text = value.get_ref<const std::string&>();
-    if (text.empty() || text.size() > kMaxStopBytes) return body.fail_on("stop", fmt::format("Each entry of 'stop' must have 1 to {} bytes.", kMaxStopBytes));
+    if (text.empty() || text.size() > kMaxStopBytes)
+      return body.fail_on("stop", fmt::format("Each entry of 'stop' must have 1 to {} bytes.", kMaxStopBytes));
     out.add_stop(text);
   };
   if (!stop->is_array()) return add(*stop);
-  if (stop->size() > kMaxStops) return body.fail_on("stop", fmt::format("'stop' has {} entries; at most {} are taken.", stop->size(), kMaxStops));
+  if (stop->size() > kMaxStops)
+    return body.fail_on("stop", fmt::format("'stop' has {} entries; at most {} are taken.", stop->size(), kMaxStops));
   for (const auto& value : *stop) add(value);
 }
 
 void read_logit_bias(FieldReader& body, v1::SamplingParams& out) {
   const auto* biases = body.object("logit_bias");
   if (!biases) return;
-  if (biases->size() > kMaxLogitBiases) return body.fail_on("logit_bias", fmt::format("'logit_bias' may have at most {} entries.", kMaxLogitBiases));
+  if (biases->size() > kMaxLogitBiases)
+    return body.fail_on("logit_bias", fmt::format("'logit_bias' may have at most {} entries.", kMaxLogitBiases));
   for (const auto& [key, value] : biases->items()) {
     int32_t id = -1;
     auto [end, problem] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (problem != std::errc{} || end != key.data() + key.size() || id < 0) return body.fail_on("logit_bias", "The keys of 'logit_bias' must be token ids.");
-    if (!value.is_number()) return body.fail_on("logit_bias", "The values of 'logit_bias' must be numbers between -100 and 100.");
+    if (problem != std::errc{} || end != key.data() + key.size() || id < 0)
+      return body.fail_on("logit_bias", "The keys of 'logit_bias' must be token ids.");
+    if (!value.is_number())
+      return body.fail_on("logit_bias", "The values of 'logit_bias' must be numbers between -100 and 100.");
     double bias = value.get<double>();
-    if (!(bias >= -100 && bias <= 100)) return body.fail_on("logit_bias", "The values of 'logit_bias' must be between -100 and 100.");
+    if (!(bias >= -100 && bias <= 100))
+      return body.fail_on("logit_bias", "The values of 'logit_bias' must be between -100 and 100.");
     (*out.mutable_logit_bias())[id] = float(bias);
   }
 }
@@ -51,7 +57,8 @@ void read_extensions(FieldReader& body, v1::SamplingParams& out) {
   if (auto v = body.boolean("include_stop_str_in_output")) out.set_include_stop_in_output(*v);
   if (const auto* ids = body.array("stop_token_ids", kMaxStopTokens)) {
     for (const auto& id : *ids) {
-      if (!id.is_number_integer() || id < 0 || id > INT32_MAX) return body.fail_on("stop_token_ids", "'stop_token_ids' must hold token ids.");
+      if (!id.is_number_integer() || id < 0 || id > INT32_MAX)
+        return body.fail_on("stop_token_ids", "'stop_token_ids' must hold token ids.");
       out.add_stop_token_ids(id.get<int32_t>());
     }
   }

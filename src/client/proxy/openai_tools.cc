@@ -1,4 +1,5 @@
-// Tools and response formats: what constrains an answer. The node lowers them; a feature that it does not have it refuses by name.
+// Tools and response formats: what constrains an answer. The node lowers them; a feature that it does not have it
+// refuses by name.
 #include <fmt/format.h>
 
 #include "client/proxy/limits.h"
@@ -12,7 +13,8 @@ constexpr size_t kMaxNameBytes = 256;
 bool is_function_name(const std::string& name) {
   if (name.empty() || name.size() > kMaxNameBytes) return false;
   for (char c : name) {
-    bool fine = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
+    bool fine =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
     if (!fine) return false;
   }
   return true;
@@ -22,7 +24,9 @@ void read_tool(FieldReader& body, const nlohmann::json& value, size_t index, v1:
   FieldReader tool(value, fmt::format("tools[{}]", index));
   std::string type = tool.text("type").value_or("");
   if (type != "function") {
-    tool.fail_with({Code::kUnsupportedFeature, fmt::format("'{}' must be function; this node runs no other tools.", tool.path_of("type")), tool.path_of("type"), "unsupported_value", 0});
+    tool.fail_with({Code::kUnsupportedFeature,
+                    fmt::format("'{}' must be function; this node runs no other tools.", tool.path_of("type")),
+                    tool.path_of("type"), "unsupported_value", 0});
   }
   const auto* function = tool.object("function");
   if (!function) {
@@ -31,7 +35,8 @@ void read_tool(FieldReader& body, const nlohmann::json& value, size_t index, v1:
     FieldReader inner(*function, tool.path_of("function"));
     out.set_name(inner.text("name").value_or(""));
     if (!is_function_name(out.name())) {
-      inner.fail_on("name", fmt::format("'{}' must have 1 to {} letters, digits, dots, dashes or underscores.", inner.path_of("name"), kMaxNameBytes));
+      inner.fail_on("name", fmt::format("'{}' must have 1 to {} letters, digits, dots, dashes or underscores.",
+                                        inner.path_of("name"), kMaxNameBytes));
     }
     out.set_description(inner.text("description").value_or(""));
     if (const auto* schema = inner.object("parameters")) out.set_parameters_json(schema->dump());
@@ -47,7 +52,8 @@ void read_named_choice(FieldReader& body, const nlohmann::json& value, v1::ToolC
   FieldReader choice(value, "tool_choice");
   std::string type = choice.text("type").value_or("");
   if (type != "function") {
-    choice.fail_with({Code::kUnsupportedFeature, "'tool_choice.type' must be function.", "tool_choice", "unsupported_value", 0});
+    choice.fail_with(
+        {Code::kUnsupportedFeature, "'tool_choice.type' must be function.", "tool_choice", "unsupported_value", 0});
   } else if (const auto* function = choice.object("function")) {
     FieldReader inner(*function, "tool_choice.function");
     out.set_kind(v1::ToolChoice::NAMED);
@@ -68,13 +74,18 @@ void read_tool_choice(FieldReader& body, v1::InferenceRequest& out) {
     read_named_choice(body, *value, choice);
   } else {
     std::string word = value->is_string() ? value->get<std::string>() : "";
-    if (word == "auto") choice.set_kind(v1::ToolChoice::AUTO);
-    else if (word == "none") choice.set_kind(v1::ToolChoice::NONE);
-    else if (word == "required") choice.set_kind(v1::ToolChoice::REQUIRED);
-    else return body.fail_on("tool_choice", "'tool_choice' must be none, auto, required or name a function.");
+    if (word == "auto")
+      choice.set_kind(v1::ToolChoice::AUTO);
+    else if (word == "none")
+      choice.set_kind(v1::ToolChoice::NONE);
+    else if (word == "required")
+      choice.set_kind(v1::ToolChoice::REQUIRED);
+    else
+      return body.fail_on("tool_choice", "'tool_choice' must be none, auto, required or name a function.");
   }
   bool needs_tools = choice.kind() == v1::ToolChoice::REQUIRED || choice.kind() == v1::ToolChoice::NAMED;
-  if (needs_tools && out.tools_size() == 0) return body.fail_on("tool_choice", "'tool_choice' is only allowed when 'tools' are given.");
+  if (needs_tools && out.tools_size() == 0)
+    return body.fail_on("tool_choice", "'tool_choice' is only allowed when 'tools' are given.");
   if (choice.kind() != v1::ToolChoice::NAMED) return;
   for (const auto& tool : out.tools()) {
     if (tool.name() == choice.name()) return;
@@ -115,14 +126,18 @@ struct Guide {
   const char* field;
   v1::ResponseFormat::Kind kind;
 };
-constexpr Guide kGuides[] = {{"json", v1::ResponseFormat::JSON_SCHEMA}, {"regex", v1::ResponseFormat::REGEX},
-                             {"grammar", v1::ResponseFormat::LARK},     {"choice", v1::ResponseFormat::CHOICE}};
+constexpr Guide kGuides[] = {{"json", v1::ResponseFormat::JSON_SCHEMA},
+                             {"regex", v1::ResponseFormat::REGEX},
+                             {"grammar", v1::ResponseFormat::LARK},
+                             {"choice", v1::ResponseFormat::CHOICE}};
 
 void read_choices(FieldReader& reader, const std::string& name, v1::ResponseFormat& out) {
   const auto* values = reader.array(name, kMaxChoices);
-  if (!values || values->empty()) return reader.fail_on(name, fmt::format("'{}' must be a list of at least one string.", reader.path_of(name)));
+  if (!values || values->empty())
+    return reader.fail_on(name, fmt::format("'{}' must be a list of at least one string.", reader.path_of(name)));
   for (const auto& value : *values) {
-    if (!value.is_string()) return reader.fail_on(name, fmt::format("'{}' must be a list of strings.", reader.path_of(name)));
+    if (!value.is_string())
+      return reader.fail_on(name, fmt::format("'{}' must be a list of strings.", reader.path_of(name)));
     out.add_choices(value.get<std::string>());
   }
 }
@@ -134,7 +149,8 @@ void read_guides(FieldReader& reader, const std::string& prefix, v1::InferenceRe
     const auto* value = reader.any(name);
     if (!value) continue;
     if (request.has_response_format()) {
-      return reader.fail_on(name, fmt::format("'{}' cannot be combined with another response format.", reader.path_of(name)));
+      return reader.fail_on(name,
+                            fmt::format("'{}' cannot be combined with another response format.", reader.path_of(name)));
     }
     v1::ResponseFormat& format = *request.mutable_response_format();
     format.set_kind(guide.kind);

@@ -24,7 +24,8 @@ void give_error(const ApiError& error, HttpReply& reply) {
 void append_model(std::string& out, const ServedModel& model, int64_t created) {
   out += R"({"id":)";
   append_json_string(out, model.name);
-  out += R"(,"object":"model","created":)" + std::to_string(created) + R"(,"owned_by":"tie","max_model_len":)" + std::to_string(model.context_tokens);
+  out += R"(,"object":"model","created":)" + std::to_string(created) + R"(,"owned_by":"tie","max_model_len":)" +
+         std::to_string(model.context_tokens);
   out += R"(,"architecture":)";
   append_json_string(out, model.architecture);
   out += R"(,"sha256":)";
@@ -35,7 +36,12 @@ void append_model(std::string& out, const ServedModel& model, int64_t created) {
 ApiError unknown_model(const std::string& name, const VerifiedNode& node) {
   std::string served;
   for (const ServedModel& model : node.models) served += (served.empty() ? "" : ", ") + model.name;
-  return {Code::kModelNotFound, "The model '" + name.substr(0, 200) + "' does not exist on this node. It serves: " + (served.empty() ? "none" : served) + ".", "model", {}, 0};
+  return {Code::kModelNotFound,
+          "The model '" + name.substr(0, 200) +
+              "' does not exist on this node. It serves: " + (served.empty() ? "none" : served) + ".",
+          "model",
+          {},
+          0};
 }
 
 }  // namespace
@@ -53,7 +59,8 @@ void Proxy::refuse(int status, const std::string& sentence, HttpReply& reply) co
   ApiError error{Code::kBadRequest, sentence, {}, "bad_request", status};
   if (status == 413) error = {Code::kTooLarge, "The body is larger than this proxy takes (10 MiB).", {}, {}, 413};
   if (status >= 500) error.openai_code = "internal";
-  if (error.message.empty()) error.message = status == 404 ? "There is nothing at this address." : "The request is not valid HTTP.";
+  if (error.message.empty())
+    error.message = status == 404 ? "There is nothing at this address." : "The request is not valid HTTP.";
   give_error(error, reply);
   add_headers(reply);
 }
@@ -85,15 +92,24 @@ void Proxy::route(const HttpRequest& request, HttpReply& reply) {
   std::string shown(path.substr(0, 200));
   if (chat || text || models || model || path == "/healthz") {
     reply.headers.emplace_back("Allow", chat || text ? "POST" : "GET");
-    return give_error({Code::kBadRequest, request.method + " is not allowed on " + shown + ".", {}, "method_not_allowed", 405}, reply);
+    return give_error(
+        {Code::kBadRequest, request.method + " is not allowed on " + shown + ".", {}, "method_not_allowed", 405},
+        reply);
   }
-  give_error({Code::kNotFound, "Invalid URL (" + request.method + " " + shown + "): this node has /v1/models, /v1/chat/completions and /v1/completions.", {}, "unknown_url", 404}, reply);
+  give_error({Code::kNotFound,
+              "Invalid URL (" + request.method + " " + shown +
+                  "): this node has /v1/models, /v1/chat/completions and /v1/completions.",
+              {},
+              "unknown_url",
+              404},
+             reply);
 }
 
 std::optional<ApiError> Proxy::check_model(const std::string& name) {
   auto node = session_->node();
   if (node && !(*node)->find_model(name)) node = session_->node(kModelsMaxAgeMs);  // perhaps it was added a moment ago
-  if (!node || (*node)->find_model(name)) return std::nullopt;  // a node that cannot be reached is reported by the attempt, after its retries
+  if (!node || (*node)->find_model(name))
+    return std::nullopt;  // a node that cannot be reached is reported by the attempt, after its retries
   return unknown_model(name, **node);
 }
 
@@ -155,8 +171,11 @@ Result<std::unique_ptr<RunningProxy>> RunningProxy::start(std::shared_ptr<Sessio
   running->proxy_ = std::make_unique<Proxy>(std::move(session), std::move(guard));
   Proxy* proxy = running->proxy_.get();
   TIE_TRY(running->server_,
-          HttpServer::start(options.http, [proxy](const HttpRequest& request, HttpReply& reply) { proxy->handle(request, reply); },
-                            [proxy](int status, const std::string& sentence, HttpReply& reply) { proxy->refuse(status, sentence, reply); }));
+          HttpServer::start(
+              options.http, [proxy](const HttpRequest& request, HttpReply& reply) { proxy->handle(request, reply); },
+              [proxy](int status, const std::string& sentence, HttpReply& reply) {
+                proxy->refuse(status, sentence, reply);
+              }));
   return running;
 }
 

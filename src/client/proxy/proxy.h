@@ -1,6 +1,7 @@
-// The OpenAI-compatible face of a private node: translates requests, has the session seal them, writes answers back. Every reply says in
-// `x-tie-verification` how the node was verified. Runs on the user's own machine; holds plaintext only while a request is answered.
-// Threads: handle() may be called from any number of threads. Source: docs/openai-parameters.md, ARCHITECTURE.md, "The local proxy".
+// The OpenAI-compatible face of a private node: translates requests, has the session seal them, writes answers back.
+// Every reply says in `x-tie-verification` how the node was verified. Runs on the user's own machine; holds plaintext
+// only while a request is answered. Threads: handle() may be called from any number of threads. Source:
+// docs/openai-parameters.md, ARCHITECTURE.md, "The local proxy".
 #pragma once
 #include <memory>
 #include <string>

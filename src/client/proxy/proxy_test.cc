@@ -1,11 +1,10 @@
 #include "client/proxy/proxy.h"
 
-#include <httplib.h>
-#include <gtest/gtest.h>
-
-#include <sys/socket.h>
-#include <netinet/in.h>
 #include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -55,7 +54,9 @@ struct ProxyTest : ::testing::Test {
     out.update(more);
     return out;
   }
-  httplib::Result post(const json& body, const std::string& path = "/v1/chat/completions") { return http->Post(path, body.dump(), "application/json"); }
+  httplib::Result post(const json& body, const std::string& path = "/v1/chat/completions") {
+    return http->Post(path, body.dump(), "application/json");
+  }
 };
 
 TEST_F(ProxyTest, AnswersAChat) {
@@ -121,10 +122,12 @@ TEST_F(ProxyTest, GivesEveryErrorOfTheTableItsStatus) {
     int status;
     const char* word;
   };
-  for (const Row& row : {Row{Code::kBadRequest, 400, "bad_request"}, Row{Code::kContextExceeded, 400, "context_length_exceeded"},
-                         Row{Code::kUnsupportedFeature, 400, "unsupported_feature"}, Row{Code::kOverloaded, 429, "rate_limit_exceeded"},
-                         Row{Code::kNotReady, 503, "not_ready"}, Row{Code::kRuntimeLost, 502, "runtime_lost"}, Row{Code::kDeadline, 504, "deadline"},
-                         Row{Code::kInternal, 500, "internal"}, Row{Code::kReplayed, 409, "replayed"}, Row{Code::kTooLarge, 413, "too_large"}}) {
+  for (const Row& row :
+       {Row{Code::kBadRequest, 400, "bad_request"}, Row{Code::kContextExceeded, 400, "context_length_exceeded"},
+        Row{Code::kUnsupportedFeature, 400, "unsupported_feature"}, Row{Code::kOverloaded, 429, "rate_limit_exceeded"},
+        Row{Code::kNotReady, 503, "not_ready"}, Row{Code::kRuntimeLost, 502, "runtime_lost"},
+        Row{Code::kDeadline, 504, "deadline"}, Row{Code::kInternal, 500, "internal"},
+        Row{Code::kReplayed, 409, "replayed"}, Row{Code::kTooLarge, 413, "too_large"}}) {
     node.refuse_next(100, row.code);
     auto got = post(body("x"));
     ASSERT_TRUE(got);
@@ -174,12 +177,14 @@ TEST_F(ProxyTest, AClientThatGoesAwayCancelsWithinASecond) {
     ASSERT_EQ(::connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
     std::string text = body("x", {{"stream", stream}}).dump();
     std::string message = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:" + std::to_string(proxy->port()) +
-                          "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(text.size()) + "\r\n\r\n" + text;
+                          "\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(text.size()) +
+                          "\r\n\r\n" + text;
     ASSERT_EQ(::send(socket, message.data(), message.size(), 0), ssize_t(message.size()));
     while (!running) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     ::close(socket);
     int64_t gone_ms = monotonic_ms();
-    while (node.cancelled() == before && monotonic_ms() - gone_ms < 3000) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    while (node.cancelled() == before && monotonic_ms() - gone_ms < 3000)
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
     EXPECT_EQ(node.cancelled(), before + 1);
     EXPECT_LT(monotonic_ms() - gone_ms, 1000);
   }

@@ -5,8 +5,12 @@
 namespace tie::client {
 
 StreamedAnswer::StreamedAnswer(const OpenAiRequest& request, const AnswerHead& head)
-    : endpoint_(request.endpoint), include_usage_(request.include_usage), wants_logprobs_(request.wants_logprobs), samples_(request.samples),
-      role_sent_(request.payloads.size() * size_t(request.samples)), text_offset_(role_sent_.size()) {
+    : endpoint_(request.endpoint),
+      include_usage_(request.include_usage),
+      wants_logprobs_(request.wants_logprobs),
+      samples_(request.samples),
+      role_sent_(request.payloads.size() * size_t(request.samples)),
+      text_offset_(role_sent_.size()) {
   prefix_ = "data: {";
   append_head(prefix_, head, endpoint_ == Endpoint::kChat ? "chat.completion.chunk" : "text_completion");
   prefix_ += R"(,"choices":[)";
@@ -96,8 +100,8 @@ Result<void> StreamedAnswer::add(size_t payload_index, const v1::InferenceEvent&
   if (event.has_usage()) usage_.add(event.usage());
   bool chat = endpoint_ == Endpoint::kChat;
   if (chat && !role_sent_[choice]) append_role(out, choice);
-  bool says_something = !event.text().empty() || !event.reasoning().empty() || event.tool_calls_size() > 0 || !event.finish_reason().empty() ||
-                        (wants_logprobs_ && event.logprobs_size() > 0);
+  bool says_something = !event.text().empty() || !event.reasoning().empty() || event.tool_calls_size() > 0 ||
+                        !event.finish_reason().empty() || (wants_logprobs_ && event.logprobs_size() > 0);
   if (!says_something) return {};
   if (chat) {
     append_chat_delta(out, choice, event);

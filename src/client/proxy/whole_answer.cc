@@ -9,24 +9,30 @@ namespace {
 constexpr int kMaxToolCallsPerChoice = 256;
 
 // A sample that the node never finished was ended by its limit as far as a client can tell.
-std::string finish_or(const std::string& finish, const char* otherwise) { return finish.empty() ? otherwise : finish; }
+std::string finish_or(const std::string& finish, const char* otherwise) {
+  return finish.empty() ? otherwise : finish;
+}
 
 }  // namespace
 
 WholeAnswer::WholeAnswer(const OpenAiRequest& request)
-    : endpoint_(request.endpoint), wants_logprobs_(request.wants_logprobs), samples_(request.samples),
+    : endpoint_(request.endpoint),
+      wants_logprobs_(request.wants_logprobs),
+      samples_(request.samples),
       choices_(request.payloads.size() * size_t(request.samples)) {}
 
 Result<void> WholeAnswer::add(size_t payload_index, const v1::InferenceEvent& event) {
   TIE_TRY(size_t index, choice_of(event, payload_index, samples_, choices_.size()));
   bytes_ += event.ByteSizeLong();
-  if (bytes_ > kMaxAnswerBytes) return fail(Code::kTooLarge, "the answer is larger than this proxy collects: stream it");
+  if (bytes_ > kMaxAnswerBytes)
+    return fail(Code::kTooLarge, "the answer is larger than this proxy collects: stream it");
   Choice& choice = choices_[index];
   choice.text += event.text();
   choice.reasoning += event.reasoning();
   if (!event.finish_reason().empty()) choice.finish = event.finish_reason();
   for (const auto& delta : event.tool_calls()) {
-    if (delta.index() < 0 || delta.index() >= kMaxToolCallsPerChoice) return fail(Code::kCorrupt, "the node numbered a tool call impossibly");
+    if (delta.index() < 0 || delta.index() >= kMaxToolCallsPerChoice)
+      return fail(Code::kCorrupt, "the node numbered a tool call impossibly");
     add_tool_call(choice, delta);
   }
   if (wants_logprobs_) choice.logprobs.insert(choice.logprobs.end(), event.logprobs().begin(), event.logprobs().end());

@@ -31,7 +31,8 @@ bool Attempt::wait_for_operation_until(std::chrono::system_clock::time_point lim
   return false;
 }
 
-// After the authenticated end, or its error, the node may still be storing state for this request: it is given a moment to close by itself.
+// After the authenticated end, or its error, the node may still be storing state for this request: it is given a moment
+// to close by itself.
 void Attempt::close() {
   auto limit = std::chrono::system_clock::now() + std::chrono::milliseconds(kAfterFinalWaitMs);
   if (!final_seen_ && !discarding_) context_.TryCancel();
@@ -45,14 +46,15 @@ void Attempt::close() {
   wait_for_operation_until(limit, ok);
 }
 
-Result<std::unique_ptr<Attempt>> Attempt::start(NodeLink& link, const VerifiedNode& node, ByteView body, Deadline deadline, Cancellation& cancel) {
+Result<std::unique_ptr<Attempt>> Attempt::start(NodeLink& link, const VerifiedNode& node, ByteView body,
+                                                Deadline deadline, Cancellation& cancel) {
   std::unique_ptr<Attempt> attempt(new Attempt(link, deadline, cancel));
   TIE_CHECK_OK(attempt->send(node, body));
   return attempt;
 }
 
-// Each operation is waited for before the next begins, so the queue never holds more than one. The call's deadline bounds the wait, and
-// a node that has vanished without a word is noticed after a while of silence.
+// Each operation is waited for before the next begins, so the queue never holds more than one. The call's deadline
+// bounds the wait, and a node that has vanished without a word is noticed after a while of silence.
 bool Attempt::wait_for_operation() {
   void* tag = nullptr;
   bool ok = false;
@@ -127,9 +129,11 @@ Result<void> Attempt::open_chunk(const v1::SealedChunk& chunk, v1::ResponseMessa
   TIE_TRY(Bytes plain, opener_->open(as_bytes(chunk.sealed()), chunk.final()));
   bool framed = plain.size() >= crypto::kMessageLengthBytes &&
                 load_u32_be(plain.data()) == plain.size() - crypto::kMessageLengthBytes;
-  bool parsed = framed && message.ParseFromArray(plain.data() + crypto::kMessageLengthBytes, int(plain.size() - crypto::kMessageLengthBytes));
+  bool parsed = framed && message.ParseFromArray(plain.data() + crypto::kMessageLengthBytes,
+                                                 int(plain.size() - crypto::kMessageLengthBytes));
   secure_zero(plain);
-  if (!parsed || message.has_final() != chunk.final()) return fail(Code::kCorrupt, "an event of the answer is malformed");
+  if (!parsed || message.has_final() != chunk.final())
+    return fail(Code::kCorrupt, "an event of the answer is malformed");
   final_seen_ = chunk.final();
   return {};
 }
@@ -140,7 +144,8 @@ Result<void> Attempt::next(v1::ResponseMessage& message) {
     if (!wait_for_operation()) return std::unexpected(finish_error());
     switch (incoming_.kind_case()) {
       case v1::InvokeResponse::kSetupAck:
-        if (acknowledged_ || incoming_.setup_ack().protocol_version() != 1) return fail(Code::kCorrupt, "the node speaks another protocol version");
+        if (acknowledged_ || incoming_.setup_ack().protocol_version() != 1)
+          return fail(Code::kCorrupt, "the node speaks another protocol version");
         acknowledged_ = true;
         break;
       case v1::InvokeResponse::kResponseHeader: {

@@ -1,5 +1,5 @@
-// One sealed request on the wire and its opened answer: fresh key, one gRPC stream, never retried. Private to this folder.
-// One thread; cancel through the Cancellation that start() was given.
+// One sealed request on the wire and its opened answer: fresh key, one gRPC stream, never retried. Private to this
+// folder. One thread; cancel through the Cancellation that start() was given.
 #pragma once
 #include <grpcpp/completion_queue.h>
 
@@ -18,12 +18,14 @@ namespace tie::client {
 class Attempt {
  public:
   // Seals and sends the whole body (framed and padded). Errors: those of the node, by the table.
-  static Result<std::unique_ptr<Attempt>> start(NodeLink& link, const VerifiedNode& node, ByteView body, Deadline deadline, Cancellation& cancel);
+  static Result<std::unique_ptr<Attempt>> start(NodeLink& link, const VerifiedNode& node, ByteView body,
+                                                Deadline deadline, Cancellation& cancel);
   ~Attempt();
 
   // The next opened message. A message with `final` set is the authenticated end; do not call again after it.
   Result<void> next(v1::ResponseMessage& message);
-  // Nothing of what follows is wanted (the node has sent its error): the stream is read to its end without being cancelled, for a moment.
+  // Nothing of what follows is wanted (the node has sent its error): the stream is read to its end without being
+  // cancelled, for a moment.
   void discard_rest() { discarding_ = true; }
 
  private:

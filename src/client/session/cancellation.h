@@ -1,5 +1,5 @@
-// How a person or a dropped connection stops a running answer from another thread. One object per answer, shared by the one who waits
-// and the one who may cancel; every function may be called from any thread. Never un-cancelled.
+// How a person or a dropped connection stops a running answer from another thread. One object per answer, shared by the
+// one who waits and the one who may cancel; every function may be called from any thread. Never un-cancelled.
 #pragma once
 #include <condition_variable>
 #include <cstdint>

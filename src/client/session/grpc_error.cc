@@ -14,16 +14,26 @@ std::optional<Code> code_named(std::string_view name) {
 
 Code code_of_status(grpc::StatusCode status) {
   switch (status) {
-    case grpc::StatusCode::CANCELLED: return Code::kCancelled;
-    case grpc::StatusCode::INVALID_ARGUMENT: return Code::kBadRequest;
-    case grpc::StatusCode::DEADLINE_EXCEEDED: return Code::kDeadline;
-    case grpc::StatusCode::NOT_FOUND: return Code::kNotFound;
-    case grpc::StatusCode::PERMISSION_DENIED: return Code::kPermissionDenied;
-    case grpc::StatusCode::RESOURCE_EXHAUSTED: return Code::kOverloaded;
-    case grpc::StatusCode::FAILED_PRECONDITION: return Code::kFailedPrecondition;
-    case grpc::StatusCode::UNAVAILABLE: return Code::kNotReady;
-    case grpc::StatusCode::UNAUTHENTICATED: return Code::kUnauthenticated;
-    default: return Code::kInternal;
+    case grpc::StatusCode::CANCELLED:
+      return Code::kCancelled;
+    case grpc::StatusCode::INVALID_ARGUMENT:
+      return Code::kBadRequest;
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return Code::kDeadline;
+    case grpc::StatusCode::NOT_FOUND:
+      return Code::kNotFound;
+    case grpc::StatusCode::PERMISSION_DENIED:
+      return Code::kPermissionDenied;
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      return Code::kOverloaded;
+    case grpc::StatusCode::FAILED_PRECONDITION:
+      return Code::kFailedPrecondition;
+    case grpc::StatusCode::UNAVAILABLE:
+      return Code::kNotReady;
+    case grpc::StatusCode::UNAUTHENTICATED:
+      return Code::kUnauthenticated;
+    default:
+      return Code::kInternal;
   }
 }
 
@@ -38,7 +48,8 @@ Error error_of(const grpc::Status& status, const grpc::ClientContext& context, c
     }
   }
   if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    return {Code::kNotReady, "the node is not reachable at " + node + ": start it with `./dev up` (or `tie up`), or name another with --node HOST:PORT"};
+    return {Code::kNotReady, "the node is not reachable at " + node +
+                                 ": start it with `./dev up` (or `tie up`), or name another with --node HOST:PORT"};
   }
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return {Code::kInternal, "what answers at " + node + " is not a TIE node"};

@@ -7,8 +7,8 @@
 
 namespace tie::client {
 
-// `context` has finished. The name in the trailing metadata `tie-error` decides; without it the status does, and UNAVAILABLE then means
-// that `node` cannot be reached.
+// `context` has finished. The name in the trailing metadata `tie-error` decides; without it the status does, and
+// UNAVAILABLE then means that `node` cannot be reached.
 Error error_of(const grpc::Status& status, const grpc::ClientContext& context, const std::string& node);
 
 }  // namespace tie::client

@@ -17,7 +17,8 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& node) {
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 100);  // else a node that comes back is not looked for during half a minute
+  args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS,
+              100);  // else a node that comes back is not looked for during half a minute
   // No gRPC keepalive: it re-arms a timer at every event. Attempt asks is_alive() when a stream has been silent.
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // events are small: probing would answer each with a ping
   args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kStreamWindowBytes);
@@ -29,9 +30,12 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& node) {
 
 }  // namespace
 
-NodeLink::NodeLink(std::string node) : node_(std::move(node)), channel_(open_channel(node_)), stub_(v1::CloudBoard::NewStub(channel_)) {}
+NodeLink::NodeLink(std::string node)
+    : node_(std::move(node)), channel_(open_channel(node_)), stub_(v1::CloudBoard::NewStub(channel_)) {}
 
-void NodeLink::reconnect_now() { grpc::experimental::ChannelResetConnectionBackoff(channel_.get()); }
+void NodeLink::reconnect_now() {
+  grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
+}
 
 Result<v1::AttestationBundle> NodeLink::fetch_attestation(ByteView challenge, int64_t timeout_ms) {
   grpc::ClientContext context;
@@ -49,7 +53,8 @@ bool NodeLink::is_alive(int64_t timeout_ms) {
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(timeout_ms));
   v1::AttestationBundle published;
   grpc::Status status = stub_->FetchAttestation(&context, {}, &published);
-  return status.error_code() != grpc::StatusCode::UNAVAILABLE && status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED;
+  return status.error_code() != grpc::StatusCode::UNAVAILABLE &&
+         status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED;
 }
 
 }  // namespace tie::client

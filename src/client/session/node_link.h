@@ -14,7 +14,8 @@ class NodeLink {
   v1::CloudBoard::StubInterface& stub() { return *stub_; }
   const std::string& node() const { return node_; }
   Result<v1::AttestationBundle> fetch_attestation(ByteView challenge, int64_t timeout_ms);
-  // A retry looks for the node at once: gRPC's own pause after a failed connection is for callers without a rule of their own.
+  // A retry looks for the node at once: gRPC's own pause after a failed connection is for callers without a rule of
+  // their own.
   void reconnect_now();
   // Whether anything answers there; for a stream that has been silent.
   bool is_alive(int64_t timeout_ms);

@@ -1,5 +1,6 @@
-// What a client believes about a node and why: a bundle becomes a VerifiedNode only through a verifier, and nothing is sealed before.
-// Threads: verify() may be called from any thread. Source: ARCHITECTURE.md, "Keys of the node"; src/keys/attestation.
+// What a client believes about a node and why: a bundle becomes a VerifiedNode only through a verifier, and nothing is
+// sealed before. Threads: verify() may be called from any thread. Source: ARCHITECTURE.md, "Keys of the node";
+// src/keys/attestation.
 #pragma once
 #include <memory>
 #include <optional>
@@ -31,7 +32,7 @@ struct VerifiedNode {
   crypto::RequestKey key;
   uint64_t expires_unix_ms = 0;
   bool token_required = false;
-  std::string assurance;       // "unattested" for software evidence, else the kind: "tpm"
+  std::string assurance;  // "unattested" for software evidence, else the kind: "tpm"
   std::string release_id_hex;
   std::string key_id_hex;
   std::vector<std::string> evidence_kinds;  // workload, key service
@@ -53,20 +54,23 @@ struct Inspection {
 class NodeVerifier {
  public:
   virtual ~NodeVerifier() = default;
-  // `challenge` is the one this client has just drawn. Errors: kPermissionDenied when the policy refuses, kCorrupt for a bundle that
-  // does not hold together, kKeyUnknownOrExpired for a key that is over.
+  // `challenge` is the one this client has just drawn. Errors: kPermissionDenied when the policy refuses, kCorrupt for
+  // a bundle that does not hold together, kKeyUnknownOrExpired for a key that is over.
   virtual Result<VerifiedNode> verify(const v1::AttestationBundle& bundle, ByteView challenge) const = 0;
   // The same judgement with its reasons, also when it is a refusal: for `tie keys`.
   virtual Inspection inspect(const v1::AttestationBundle& bundle, ByteView challenge) const = 0;
 };
 
-// Refuses everything, but tells what the node says of itself: for `tie policy pin --from-node`, when there is no policy yet.
+// Refuses everything, but tells what the node says of itself: for `tie policy pin --from-node`, when there is no policy
+// yet.
 std::unique_ptr<NodeVerifier> no_policy_verifier();
 
-// Judges by a policy file. Errors of loading: kNotFound with the places that were tried and the next step, kBadRequest for a bad file.
+// Judges by a policy file. Errors of loading: kNotFound with the places that were tried and the next step, kBadRequest
+// for a bad file.
 Result<std::unique_ptr<NodeVerifier>> policy_verifier(const std::string& policy_path);
 
-// The policy file in force: `given`, else ~/.config/tie/policy.toml, else PREFIX/share/tie/policy.toml beside this program.
+// The policy file in force: `given`, else ~/.config/tie/policy.toml, else PREFIX/share/tie/policy.toml beside this
+// program.
 Result<std::string> find_policy(const std::string& given);
 std::vector<std::string> policy_places();
 

@@ -66,7 +66,9 @@ class PolicyVerifier final : public NodeVerifier {
 
 }  // namespace
 
-std::unique_ptr<NodeVerifier> no_policy_verifier() { return std::make_unique<PolicyVerifier>(attestation::Policy{}); }
+std::unique_ptr<NodeVerifier> no_policy_verifier() {
+  return std::make_unique<PolicyVerifier>(attestation::Policy{});
+}
 
 std::vector<std::string> policy_places() {
   std::vector<std::string> places;
@@ -92,7 +94,8 @@ Result<std::string> find_policy(const std::string& given) {
     tried += (tried.empty() ? "" : " and ") + place;
   }
   return fail(Code::kNotFound, "no policy file: looked at " + tried +
-                                   ". It says which releases you trust; `./dev up` writes one for your own build, or name one with --policy FILE");
+                                   ". It says which releases you trust; `./dev up` writes one for your own build, or "
+                                   "name one with --policy FILE");
 }
 
 Result<std::unique_ptr<NodeVerifier>> policy_verifier(const std::string& policy_path) {

@@ -22,7 +22,8 @@ struct PolicyVerifierTest : ::testing::Test {
 
   std::string policy_for(crypto::Digest release, std::vector<std::string> kinds = {"software"}) {
     std::string path = folder / "policy.toml";
-    EXPECT_TRUE(os::write_file_atomic(path, as_bytes(attestation::render_policy({.release_ids = {release}, .accepted_kinds = std::move(kinds)}))));
+    EXPECT_TRUE(os::write_file_atomic(
+        path, as_bytes(attestation::render_policy({.release_ids = {release}, .accepted_kinds = std::move(kinds)}))));
     return path;
   }
   std::shared_ptr<Session> session(const std::string& policy) {

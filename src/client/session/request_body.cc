@@ -11,7 +11,8 @@ namespace {
 constexpr size_t kLengthPrefixBytes = 4;
 
 Error too_large(size_t size) {
-  return {Code::kTooLarge, "the request has " + std::to_string(size) + " bytes, the node takes " + std::to_string(kMaxBodyBytes)};
+  return {Code::kTooLarge,
+          "the request has " + std::to_string(size) + " bytes, the node takes " + std::to_string(kMaxBodyBytes)};
 }
 
 }  // namespace
@@ -28,7 +29,8 @@ Result<Bytes> request_body(const v1::InferenceRequest& request) {
   body.reserve(kLengthPrefixBytes + size);
   append_u32_be(body, static_cast<uint32_t>(size));
   body.resize(kLengthPrefixBytes + size);
-  tie_check(message.SerializeToArray(body.data() + kLengthPrefixBytes, static_cast<int>(size)), "a request that was measured serializes");
+  tie_check(message.SerializeToArray(body.data() + kLengthPrefixBytes, static_cast<int>(size)),
+            "a request that was measured serializes");
   return body;
 }
 

@@ -72,10 +72,14 @@ std::unique_ptr<Answer> Session::ask(const v1::InferenceRequest& request, std::s
 }
 
 Answer::Answer(std::shared_ptr<Session> session, Bytes body, std::shared_ptr<Cancellation> cancel)
-    : session_(std::move(session)), body_(std::move(body)), cancel_(std::move(cancel)),
+    : session_(std::move(session)),
+      body_(std::move(body)),
+      cancel_(std::move(cancel)),
       deadline_(Deadline::in_ms(session_->options().answer_timeout_ms)) {}
 
-Answer::~Answer() { secure_zero(body_); }
+Answer::~Answer() {
+  secure_zero(body_);
+}
 
 Result<void> Answer::start_attempt() {
   ++attempts_;
@@ -99,19 +103,25 @@ Result<bool> Answer::next_of_attempt(v1::InferenceEvent& event) {
     attempt_->discard_rest();
     error_param_ = event.error().param();
     auto code = static_cast<Code>(event.error().code());
-    return fail(code == Code::kOk ? Code::kInternal : code, event.error().message().empty() ? error_info(code).sentence : event.error().message());
+    return fail(code == Code::kOk ? Code::kInternal : code,
+                event.error().message().empty() ? error_info(code).sentence : event.error().message());
   }
   switch (message.final().status()) {
-    case v1::FinalSummary::OK: return false;
-    case v1::FinalSummary::UNAUTHENTICATED: return fail(Code::kUnauthenticated, error_info(Code::kUnauthenticated).sentence);
-    case v1::FinalSummary::INVALID_REQUEST: return fail(Code::kBadRequest, error_info(Code::kBadRequest).sentence);
-    default: return fail(Code::kInternal, error_info(Code::kInternal).sentence);
+    case v1::FinalSummary::OK:
+      return false;
+    case v1::FinalSummary::UNAUTHENTICATED:
+      return fail(Code::kUnauthenticated, error_info(Code::kUnauthenticated).sentence);
+    case v1::FinalSummary::INVALID_REQUEST:
+      return fail(Code::kBadRequest, error_info(Code::kBadRequest).sentence);
+    default:
+      return fail(Code::kInternal, error_info(Code::kInternal).sentence);
   }
 }
 
 bool Answer::should_retry(const Error& error) {
   if (began_ || cancel_->cancelled()) return false;
-  if (error.code == Code::kKeyUnknownOrExpired) {  // once, and also when earlier attempts have met a node that was just starting
+  if (error.code ==
+      Code::kKeyUnknownOrExpired) {  // once, and also when earlier attempts have met a node that was just starting
     if (refetched_) return false;
     refetched_ = true;
     return session_->node(0).has_value();
@@ -119,7 +129,8 @@ bool Answer::should_retry(const Error& error) {
   if (attempts_ >= session_->options().max_attempts) return false;
   if (!error_info(error.code).retryable) return false;
   int64_t wait_ms = session_->options().first_backoff_ms << std::min(attempts_ - 1, 6);
-  wait_ms = wait_ms / 2 + int64_t(random_u64() % uint64_t(wait_ms));  // jitter: overloaded clients must not come back together
+  wait_ms = wait_ms / 2 +
+            int64_t(random_u64() % uint64_t(wait_ms));  // jitter: overloaded clients must not come back together
   if (wait_ms >= deadline_.remaining_ms()) return false;
   if (cancel_->sleep_ms(wait_ms)) return false;
   session_->link_->reconnect_now();

@@ -1,8 +1,9 @@
-// A client's relation to one node: connect, fetch the attestation bundle, judge it by the policy, seal requests to it, open answers.
-// Used by the terminal commands and the local proxy. Threads: Session is shared by all; an Answer belongs to one thread (cancel it through
-// its Cancellation). Secrets: each attempt draws its own key, which dies with the attempt. Nothing is written to disk.
-// Retries follow one rule: unknown or expired key: fetch the bundle again, once; overload or not ready: back off; always a fresh key,
-// never after the first event; gRPC's own retries are off. Source: ARCHITECTURE.md, "Request encryption".
+// A client's relation to one node: connect, fetch the attestation bundle, judge it by the policy, seal requests to it,
+// open answers. Used by the terminal commands and the local proxy. Threads: Session is shared by all; an Answer belongs
+// to one thread (cancel it through its Cancellation). Secrets: each attempt draws its own key, which dies with the
+// attempt. Nothing is written to disk. Retries follow one rule: unknown or expired key: fetch the bundle again, once;
+// overload or not ready: back off; always a fresh key, never after the first event; gRPC's own retries are off. Source:
+// ARCHITECTURE.md, "Request encryption".
 #pragma once
 #include <memory>
 #include <mutex>
@@ -24,12 +25,12 @@ class Attempt;
 
 struct SessionOptions {
   std::string node = "127.0.0.1:8443";
-  std::string policy_path;                     // empty: the usual places (find_policy)
+  std::string policy_path;  // empty: the usual places (find_policy)
   int64_t fetch_timeout_ms = 10'000;
   int64_t answer_timeout_ms = 15 * 60 * 1000;  // of a whole answer, retries included
   int64_t bundle_max_age_ms = 5 * 60 * 1000;   // then it is fetched and judged again
   int max_attempts = 5;
-  int64_t first_backoff_ms = 100;              // doubles, with jitter: at most 1.5 s in all with five attempts
+  int64_t first_backoff_ms = 100;  // doubles, with jitter: at most 1.5 s in all with five attempts
 };
 
 class Answer;
@@ -41,8 +42,8 @@ class Session : public std::enable_shared_from_this<Session> {
   static std::shared_ptr<Session> open_with(SessionOptions options, std::unique_ptr<NodeVerifier> verifier);
   ~Session();
 
-  // The node as last verified, at most max_age_ms ago (else it is fetched and judged now). Errors: kNotReady when it cannot be reached,
-  // kPermissionDenied when the policy refuses it.
+  // The node as last verified, at most max_age_ms ago (else it is fetched and judged now). Errors: kNotReady when it
+  // cannot be reached, kPermissionDenied when the policy refuses it.
   Result<std::shared_ptr<const VerifiedNode>> node(int64_t max_age_ms);
   Result<std::shared_ptr<const VerifiedNode>> node() { return node(options_.bundle_max_age_ms); }
   // What was last verified, without talking to anyone; null before the first success.
@@ -63,8 +64,8 @@ class Session : public std::enable_shared_from_this<Session> {
   SessionOptions options_;
   std::unique_ptr<NodeVerifier> verifier_;
   std::unique_ptr<NodeLink> link_;
-  mutable std::mutex mutex_;        // node_, fetched_at_ms_
-  std::mutex fetch_mutex_;          // one fetch at a time; the others use its result
+  mutable std::mutex mutex_;  // node_, fetched_at_ms_
+  std::mutex fetch_mutex_;    // one fetch at a time; the others use its result
   std::shared_ptr<const VerifiedNode> node_;
   int64_t fetched_at_ms_ = 0;
 };
@@ -75,8 +76,9 @@ class Answer {
   Answer(std::shared_ptr<Session> session, Bytes body, std::shared_ptr<Cancellation> cancel);
   ~Answer();
 
-  // Waits for the next event. true: `event` was filled. false: the authenticated end; the answer is complete. An error ends the answer:
-  // was_cut() tells whether events had come before and the authenticated end had not. After an error or the end: kFailedPrecondition.
+  // Waits for the next event. true: `event` was filled. false: the authenticated end; the answer is complete. An error
+  // ends the answer: was_cut() tells whether events had come before and the authenticated end had not. After an error
+  // or the end: kFailedPrecondition.
   Result<bool> next(v1::InferenceEvent& event);
 
   bool was_cut() const { return cut_; }

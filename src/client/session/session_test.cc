@@ -37,7 +37,8 @@ struct Heard {
   int attempts = 0;
 };
 
-Heard hear(Session& session, const v1::InferenceRequest& request, std::shared_ptr<Cancellation> cancel = std::make_shared<Cancellation>()) {
+Heard hear(Session& session, const v1::InferenceRequest& request,
+           std::shared_ptr<Cancellation> cancel = std::make_shared<Cancellation>()) {
   auto answer = session.ask(request, cancel);
   Heard heard;
   v1::InferenceEvent event;

@@ -53,7 +53,8 @@ Key new_key(const std::vector<std::string>& models) {
   return key;
 }
 
-void fill_bundle(const Key& key, const std::vector<std::string>& models, ByteView challenge, v1::AttestationBundle& bundle) {
+void fill_bundle(const Key& key, const std::vector<std::string>& models, ByteView challenge,
+                 v1::AttestationBundle& bundle) {
   static const attestation::SoftwareSigner signer;
   const attestation::KemClaims& claims = key.claims;
   auto* kem = bundle.mutable_kem();
@@ -64,7 +65,8 @@ void fill_bundle(const Key& key, const std::vector<std::string>& models, ByteVie
   for (const auto& id : claims.model_ids) kem->add_model_ids(id.data(), id.size());
   bundle.set_key_id(key.id.data(), key.id.size());
   attestation::WorkloadClaims workload{claims.binding_public_key, fake_release(), claims.model_ids, {}};
-  attestation::KeyServiceClaims service{claims.kem_public_key, claims.suite, claims.binding_public_key, claims.expires_unix_ms, "uuid"};
+  attestation::KeyServiceClaims service{claims.kem_public_key, claims.suite, claims.binding_public_key,
+                                        claims.expires_unix_ms, "uuid"};
   attestation::to_proto(*signer.state(attestation::encode(workload), challenge), *bundle.mutable_workload());
   attestation::to_proto(*signer.state(attestation::encode(service), challenge), *bundle.mutable_key_service());
   for (const std::string& name : models) {
@@ -128,7 +130,8 @@ class Call final : public FakeCall {
 }  // namespace
 
 struct FakeNode::Impl final : v1::CloudBoard::Service {
-  grpc::Status FetchAttestation(grpc::ServerContext*, const v1::FetchAttestationRequest* request, v1::AttestationBundle* bundle) override {
+  grpc::Status FetchAttestation(grpc::ServerContext*, const v1::FetchAttestationRequest* request,
+                                v1::AttestationBundle* bundle) override {
     std::lock_guard lock(mutex);
     ++bundles;
     fill_bundle(key, models, as_bytes(request->challenge()), *bundle);
@@ -144,8 +147,10 @@ struct FakeNode::Impl final : v1::CloudBoard::Service {
 
   grpc::Status serve(grpc::ServerContext& context, Stream& stream) {
     v1::InvokeRequest message;
-    if (!stream.Read(&message) || !message.has_setup()) return status_of(context, Code::kFailedPrecondition, "setup first");
-    if (!stream.Read(&message) || !message.has_parameters()) return status_of(context, Code::kFailedPrecondition, "parameters second");
+    if (!stream.Read(&message) || !message.has_setup())
+      return status_of(context, Code::kFailedPrecondition, "setup first");
+    if (!stream.Read(&message) || !message.has_parameters())
+      return status_of(context, Code::kFailedPrecondition, "parameters second");
     std::string clear_bytes = message.parameters().clear_parameters();
     v1::ClearParameters clear;
     clear.ParseFromString(clear_bytes);
@@ -165,13 +170,15 @@ struct FakeNode::Impl final : v1::CloudBoard::Service {
     }
     auto secret = crypto::kem_decapsulate(pair.id, pair.private_key.view(), as_bytes(clear.encapsulated_key()));
     if (!secret) return status_of(context, Code::kUnauthenticated, "no");
-    auto opened = crypto::OpenedRequest::open({.kem = pair.id}, as_bytes(clear.key_id()), as_bytes(clear.encapsulated_key()), secret->view(),
-                                              as_bytes(clear.sealed_dek()));
+    auto opened =
+        crypto::OpenedRequest::open({.kem = pair.id}, as_bytes(clear.key_id()), as_bytes(clear.encapsulated_key()),
+                                    secret->view(), as_bytes(clear.sealed_dek()));
     if (!opened) return status_of(context, Code::kUnauthenticated, opened.error().message);
     return answer(context, stream, *opened, clear_bytes, run);
   }
 
-  grpc::Status answer(grpc::ServerContext& context, Stream& stream, crypto::OpenedRequest& opened, const std::string& clear_bytes, const Script& run) {
+  grpc::Status answer(grpc::ServerContext& context, Stream& stream, crypto::OpenedRequest& opened,
+                      const std::string& clear_bytes, const Script& run) {
     v1::InvokeResponse reply;
     reply.mutable_setup_ack()->set_protocol_version(1);
     stream.Write(reply);
@@ -191,7 +198,8 @@ struct FakeNode::Impl final : v1::CloudBoard::Service {
     }
     auto body = splitter.next();
     v1::BodyMessage parsed;
-    if (!body || !parsed.ParseFromArray(body->data(), int(body->size()))) return status_of(context, Code::kBadRequest, "body");
+    if (!body || !parsed.ParseFromArray(body->data(), int(body->size())))
+      return status_of(context, Code::kBadRequest, "body");
     {
       std::lock_guard lock(mutex);
       sizes.push_back(size);
@@ -221,9 +229,13 @@ FakeNode::FakeNode(Script script, int port) : impl_(std::make_unique<Impl>()) {
   builder.RegisterService(impl_.get());
   impl_->server = builder.BuildAndStart();
 }
-FakeNode::~FakeNode() { impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200)); }
+FakeNode::~FakeNode() {
+  impl_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+}
 
-std::string FakeNode::address() const { return "127.0.0.1:" + std::to_string(impl_->port); }
+std::string FakeNode::address() const {
+  return "127.0.0.1:" + std::to_string(impl_->port);
+}
 void FakeNode::set_script(Script script) {
   std::lock_guard lock(impl_->mutex);
   impl_->script = std::move(script);
@@ -267,10 +279,10 @@ namespace {
 
 class Trusting final : public NodeVerifier {
  public:
-  Result<VerifiedNode> verify(const v1::AttestationBundle& bundle, ByteView) const override {
-    return facts_of(bundle);
+  Result<VerifiedNode> verify(const v1::AttestationBundle& bundle, ByteView) const override { return facts_of(bundle); }
+  Inspection inspect(const v1::AttestationBundle& bundle, ByteView challenge) const override {
+    return {*verify(bundle, challenge), {{true, "trusted by a test"}}, {}};
   }
-  Inspection inspect(const v1::AttestationBundle& bundle, ByteView challenge) const override { return {*verify(bundle, challenge), {{true, "trusted by a test"}}, {}}; }
 };
 
 class Refusing final : public NodeVerifier {
@@ -285,8 +297,12 @@ class Refusing final : public NodeVerifier {
 
 }  // namespace
 
-std::unique_ptr<NodeVerifier> trusting_verifier() { return std::make_unique<Trusting>(); }
-std::unique_ptr<NodeVerifier> refusing_verifier() { return std::make_unique<Refusing>(); }
+std::unique_ptr<NodeVerifier> trusting_verifier() {
+  return std::make_unique<Trusting>();
+}
+std::unique_ptr<NodeVerifier> refusing_verifier() {
+  return std::make_unique<Refusing>();
+}
 
 namespace {
 

@@ -1,5 +1,5 @@
-// A pretended cloudboardd for tests: one gRPC server on a free loopback port, real request cryptography, no other process. A script decides
-// what each request is answered with. Any thread; one object per test. Tests only.
+// A pretended cloudboardd for tests: one gRPC server on a free loopback port, real request cryptography, no other
+// process. A script decides what each request is answered with. Any thread; one object per test. Tests only.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -19,13 +19,14 @@ class FakeCall {
  public:
   virtual ~FakeCall() = default;
   virtual const v1::InferenceRequest& request() const = 0;
-  virtual bool send(v1::InferenceEvent event) = 0;             // padded, sealed
+  virtual bool send(v1::InferenceEvent event) = 0;  // padded, sealed
   virtual bool send_text(const std::string& text) = 0;
   virtual bool cancelled() const = 0;
   virtual void finish_with(v1::FinalSummary::Status status) = 0;  // the authenticated end
-  virtual void refuse(Code code, const std::string& message) = 0;  // ends the RPC with the table's status and `tie-error`
-  virtual void cut() = 0;                                       // ends the RPC with OK and without the authenticated end
-  virtual void corrupt_next() = 0;                              // flips a bit of the next sealed chunk
+  virtual void refuse(Code code,
+                      const std::string& message) = 0;  // ends the RPC with the table's status and `tie-error`
+  virtual void cut() = 0;                               // ends the RPC with OK and without the authenticated end
+  virtual void corrupt_next() = 0;                      // flips a bit of the next sealed chunk
 };
 
 // What its software evidence states.
@@ -45,11 +46,11 @@ class FakeNode {
   // The next `count` requests are refused with `code` before anything is opened.
   void refuse_next(int count, Code code);
 
-  int requests() const;                          // streams seen
-  int bundles() const;                           // attestations fetched
-  int cancelled() const;                         // streams whose client went away
+  int requests() const;   // streams seen
+  int bundles() const;    // attestations fetched
+  int cancelled() const;  // streams whose client went away
   std::vector<std::string> encapsulated_keys() const;
-  std::vector<size_t> body_sizes() const;        // plaintext bytes of each body
+  std::vector<size_t> body_sizes() const;  // plaintext bytes of each body
 
  private:
   struct Impl;

@@ -1,6 +1,6 @@
-// A pretended node as a program, for tests of the user's side in other languages: fake_node PORT POLICY_FILE. Writes a policy that trusts it.
-// What it answers depends on the last user text: "cut" begins and cuts, "forge" corrupts, "hang" begins and waits, "pace"
-// sends a thousand words, one every two milliseconds, else an echo.
+// A pretended node as a program, for tests of the user's side in other languages: fake_node PORT POLICY_FILE. Writes a
+// policy that trusts it. What it answers depends on the last user text: "cut" begins and cuts, "forge" corrupts, "hang"
+// begins and waits, "pace" sends a thousand words, one every two milliseconds, else an echo.
 #include <signal.h>
 
 #include <cstdio>
@@ -16,7 +16,8 @@ using tie::client::testing::FakeCall;
 
 std::string last_text(const tie::v1::InferenceRequest& request) {
   const auto& messages = request.conversation().messages();
-  return messages.empty() || messages.rbegin()->parts_size() == 0 ? request.raw_text() : messages.rbegin()->parts(0).text();
+  return messages.empty() || messages.rbegin()->parts_size() == 0 ? request.raw_text()
+                                                                  : messages.rbegin()->parts(0).text();
 }
 
 void answer(FakeCall& call) {
@@ -48,7 +49,8 @@ void answer(FakeCall& call) {
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   tie::client::testing::FakeNode node(answer, std::atoi(argv[1]));
-  tie::attestation::Policy policy{.release_ids = {tie::client::testing::fake_release()}, .accepted_kinds = {"software"}};
+  tie::attestation::Policy policy{.release_ids = {tie::client::testing::fake_release()},
+                                  .accepted_kinds = {"software"}};
   if (!tie::os::write_file_atomic(argv[2], tie::as_bytes(tie::attestation::render_policy(policy)))) return 1;
   std::printf("%s\n", node.address().c_str());
   std::fflush(stdout);
