@@ -17,7 +17,9 @@ class AnyToken final : public Constraint {
 
 }  // namespace
 
-std::unique_ptr<Constraint> any_token_constraint() { return std::make_unique<AnyToken>(); }
+std::unique_ptr<Constraint> any_token_constraint() {
+  return std::make_unique<AnyToken>();
+}
 
 Result<std::unique_ptr<Constraint>> TrivialGrammarCompiler::compile(std::string_view grammar) {
   if (!grammar.empty()) return fail(Code::kUnsupportedFeature, "this runtime enforces no grammar but the empty one");

@@ -1,6 +1,6 @@
-// The seam between the engine and a grammar engine. A Constraint is the state of one sample's grammar: it consumes tokens and tells which
-// may come next. The engine calls it from its mask thread only, so that masks are ready before the logits are.
-// Failing is closed: an error ends the request, it never lifts the constraint.
+// The seam between the engine and a grammar engine. A Constraint is the state of one sample's grammar: it consumes
+// tokens and tells which may come next. The engine calls it from its mask thread only, so that masks are ready before
+// the logits are. Failing is closed: an error ends the request, it never lifts the constraint.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -30,7 +30,8 @@ class Constraint {
 class GrammarCompiler {
  public:
   virtual ~GrammarCompiler() = default;
-  // Canonical grammar text as the `grammar` tensor carries it; empty = any token. kBadRequest with the reason for one that is wrong or over the limits.
+  // Canonical grammar text as the `grammar` tensor carries it; empty = any token. kBadRequest with the reason for one
+  // that is wrong or over the limits.
   virtual Result<std::unique_ptr<Constraint>> compile(std::string_view grammar) = 0;
 };
 

@@ -1,6 +1,6 @@
-// Random numbers that are a pure function of (seed, sample, position): a request draws the same numbers alone, in any batch, after
-// preemption and with speculation, because nothing is carried from one draw to the next.
-// Source: Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+// Random numbers that are a pure function of (seed, sample, position): a request draws the same numbers alone, in any
+// batch, after preemption and with speculation, because nothing is carried from one draw to the next. Source:
+// Philox4x32-10, Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 #pragma once
 #include <cstdint>
 

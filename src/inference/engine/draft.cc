@@ -5,7 +5,7 @@
 namespace tie::engine {
 namespace {
 constexpr size_t kLongestMatch = 3, kShortestMatch = 2;
-constexpr float kWorthIt = 0.5f;      // accepted tokens a round below which the extra rows cost more than they bring
+constexpr float kWorthIt = 0.5f;  // accepted tokens a round below which the extra rows cost more than they bring
 constexpr uint32_t kLongestRest = 512;
 }  // namespace
 

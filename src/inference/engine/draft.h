@@ -1,7 +1,8 @@
-// Speculation by looking the end of the text up in the text itself: if the last few tokens occurred before, what followed then is drafted
-// and verified in the same forward pass. Drawn tokens are the same with and without, since every position draws with its own random number.
-// Switches itself off while drafts are not accepted often enough to pay for the extra rows, and tries again later.
-// One object per sample, engine thread. Cost: one pass over the sample's token ids.
+// Speculation by looking the end of the text up in the text itself: if the last few tokens occurred before, what
+// followed then is drafted and verified in the same forward pass. Drawn tokens are the same with and without, since
+// every position draws with its own random number. Switches itself off while drafts are not accepted often enough to
+// pay for the extra rows, and tries again later. One object per sample, engine thread. Cost: one pass over the sample's
+// token ids.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -18,8 +19,8 @@ class Drafter {
   void learn(uint32_t drafted, uint32_t accepted);
 
  private:
-  float accepted_per_round_ = 2.0f;   // moving average
-  uint32_t rest_ = 0;                 // rounds left without a draft
+  float accepted_per_round_ = 2.0f;  // moving average
+  uint32_t rest_ = 0;                // rounds left without a draft
   uint32_t next_rest_ = 16;
 };
 

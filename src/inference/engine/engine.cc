@@ -4,7 +4,8 @@
 
 namespace tie::engine {
 namespace {
-constexpr auto kIdleLook = std::chrono::milliseconds(5);  // paused requests and deadlines are looked at this often while nothing computes
+constexpr auto kIdleLook =
+    std::chrono::milliseconds(5);  // paused requests and deadlines are looked at this often while nothing computes
 }
 
 Engine::Engine(std::unique_ptr<EngineCore> core, std::function<void()> step_done)

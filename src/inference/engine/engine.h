@@ -22,15 +22,15 @@ class Engine {
   // Ends what is in flight with kNotReady and joins the thread.
   ~Engine();
 
-  // Checked and queued at once, or an error: kBadRequest, kContextExceeded, kUnsupportedFeature, kOverloaded, kNotReady (draining). The sink
-  // is used only after success.
+  // Checked and queued at once, or an error: kBadRequest, kContextExceeded, kUnsupportedFeature, kOverloaded, kNotReady
+  // (draining). The sink is used only after success.
   Result<std::shared_ptr<RequestHandle>> submit(RequestSpec spec);
   // Takes effect before the next step: KV blocks are freed, the sink hears kCancelled.
   void cancel(RequestHandle& handle);
 
   // From now on submit() is refused with kNotReady; what runs goes on.
   void stop_accepting() { accepting_ = false; }
-  uint32_t in_flight() const { return in_flight_; }   // requests submitted and not ended
+  uint32_t in_flight() const { return in_flight_; }  // requests submitted and not ended
   bool wait_idle(Deadline deadline);
 
   uint32_t context() const { return core_->context(); }
@@ -39,7 +39,7 @@ class Engine {
 
  private:
   void run();
-  uint32_t take_submitted();                   // how many were refused by a full queue
+  uint32_t take_submitted();  // how many were refused by a full queue
   void count_ended(uint32_t ended);
   void wake();
 
@@ -47,7 +47,7 @@ class Engine {
   std::function<void()> step_done_;
   std::atomic<bool> accepting_{true};
   std::atomic<uint32_t> in_flight_{0};
-  std::atomic<bool> has_news_{false};          // submitted_ or a cancel flag is worth a look
+  std::atomic<bool> has_news_{false};  // submitted_ or a cancel flag is worth a look
   std::mutex mutex_;
   std::condition_variable wake_, idle_;
   std::vector<std::unique_ptr<Request>> submitted_, taken_;

@@ -1,5 +1,5 @@
-// The engine over the real model library: a request's tokens and log-probabilities are bit-identical alone, in a crowd, cut into any chunks,
-// after preemption and with drafts, on every kernel set of this machine.
+// The engine over the real model library: a request's tokens and log-probabilities are bit-identical alone, in a crowd,
+// cut into any chunks, after preemption and with drafts, on every kernel set of this machine.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -49,11 +49,17 @@ RequestSpec random_request(std::mt19937& rng) {
   RequestSpec spec;
   uint32_t n = 1 + rng() % (rng() % 3 ? 40 : 150);
   for (uint32_t i = 0; i < n; ++i) spec.prompt.push_back(static_cast<int32_t>(rng() % kTokens));
-  spec.sampling = {.temperature = rng() % 2 ? 0.0f : 1.0f, .top_p = 0.9f, .seed = rng(), .n = rng() % 4 ? 1u : 3u, .max_tokens = 1 + rng() % 40, .logprobs = true};
+  spec.sampling = {.temperature = rng() % 2 ? 0.0f : 1.0f,
+                   .top_p = 0.9f,
+                   .seed = rng(),
+                   .n = rng() % 4 ? 1u : 3u,
+                   .max_tokens = 1 + rng() % 40,
+                   .logprobs = true};
   return spec;
 }
 
-std::vector<std::shared_ptr<CollectingSink>> run(ForwardModel& model, const std::vector<RequestSpec>& specs, EngineOptions options) {
+std::vector<std::shared_ptr<CollectingSink>> run(ForwardModel& model, const std::vector<RequestSpec>& specs,
+                                                 EngineOptions options) {
   options.target_step_us = 0;
   options.block_tokens = 16;
   auto core = *EngineCore::create(model, byte_table(), std::move(options));
@@ -97,7 +103,8 @@ TEST_P(OverBones, TextAndLogprobsDoNotDependOnTheSchedule) {
       for (uint32_t s = 0; s < specs[i].sampling.n; ++s) {
         const auto &a = alone[i]->samples[s], &b = together[i]->samples[s];
         ASSERT_EQ(a.tokens, b.tokens) << i;
-        for (size_t t = 0; t < a.logprobs.size(); ++t) ASSERT_EQ(a.logprobs[t].logprob, b.logprobs[t].logprob) << i << " " << t;
+        for (size_t t = 0; t < a.logprobs.size(); ++t)
+          ASSERT_EQ(a.logprobs[t].logprob, b.logprobs[t].logprob) << i << " " << t;
       }
   }
 }

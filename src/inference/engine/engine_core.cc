@@ -10,23 +10,28 @@
 namespace tie::engine {
 namespace {
 
-constexpr size_t kZeroBytesPerStep = size_t{16} << 20;   // about a millisecond of writing
+constexpr size_t kZeroBytesPerStep = size_t{16} << 20;  // about a millisecond of writing
 constexpr uint32_t kSmallestChunk = 32;
-constexpr uint32_t kFirstChunkWithDecode = 128;          // before anything has been measured
+constexpr uint32_t kFirstChunkWithDecode = 128;  // before anything has been measured
 
-uint64_t since(int64_t start_us, int64_t now_us) { return now_us > start_us ? static_cast<uint64_t>(now_us - start_us) : 0; }
+uint64_t since(int64_t start_us, int64_t now_us) {
+  return now_us > start_us ? static_cast<uint64_t>(now_us - start_us) : 0;
+}
 
 }  // namespace
 
 Result<std::unique_ptr<EngineCore>> EngineCore::create(ForwardModel& model, TokenTable table, EngineOptions options) {
   const auto& config = model.config();
   if (table.size() == 0 || table.size() > config.n_vocab)
-    return fail(Code::kBadRequest, fmt::format("the tokenizer has {} tokens, the model {}", table.size(), config.n_vocab));
+    return fail(Code::kBadRequest,
+                fmt::format("the tokenizer has {} tokens, the model {}", table.size(), config.n_vocab));
   TIE_TRY(auto layout, bones::KvLayout::for_model(config, options.kv_type, options.block_tokens));
-  TIE_TRY(auto kv, KvBlockPool::create(layout, static_cast<uint32_t>(std::min<size_t>(options.kv_bytes / layout.block_bytes(), UINT32_MAX))));
+  TIE_TRY(auto kv, KvBlockPool::create(layout, static_cast<uint32_t>(std::min<size_t>(
+                                                   options.kv_bytes / layout.block_bytes(), UINT32_MAX))));
   auto capacity = uint64_t{kv.n_blocks()} * layout.block_tokens;
   auto context = static_cast<uint32_t>(std::min<uint64_t>(config.context_length, capacity));
-  return std::unique_ptr<EngineCore>(new EngineCore(model, std::move(table), std::move(options), std::move(kv), context));
+  return std::unique_ptr<EngineCore>(
+      new EngineCore(model, std::move(table), std::move(options), std::move(kv), context));
 }
 
 EngineCore::EngineCore(ForwardModel& model, TokenTable table, EngineOptions options, KvBlockPool kv, uint32_t context)
@@ -51,25 +56,34 @@ Result<std::unique_ptr<Request>> EngineCore::prepare(RequestSpec spec) const {
   if (!spec.sink) return fail(Code::kInternal, "a request needs a sink");
   if (spec.prompt.empty()) return fail(Code::kBadRequest, "the prompt is empty");
   for (int32_t id : spec.prompt)
-    if (!table_.contains(id)) return fail(Code::kBadRequest, fmt::format("token id {} is outside the vocabulary of {} tokens", id, table_.size()));
+    if (!table_.contains(id))
+      return fail(Code::kBadRequest,
+                  fmt::format("token id {} is outside the vocabulary of {} tokens", id, table_.size()));
   if (spec.prompt.size() >= context_)
-    return fail(Code::kContextExceeded,
-                fmt::format("the prompt has {} tokens, but the context holds {} and at least one must be left to answer", spec.prompt.size(), context_));
+    return fail(
+        Code::kContextExceeded,
+        fmt::format("the prompt has {} tokens, but the context holds {} and at least one must be left to answer",
+                    spec.prompt.size(), context_));
   TIE_CHECK_OK(check(spec.sampling, table_.size()));
   if (spec.sampling.n > options_.limits.max_sequences)
-    return fail(Code::kBadRequest, fmt::format("n is {}, but this runtime computes at most {} samples at once", spec.sampling.n, options_.limits.max_sequences));
-  if (spec.priority > kLowestPriority) return fail(Code::kBadRequest, fmt::format("priority must be between 0 and {}", kLowestPriority));
+    return fail(Code::kBadRequest, fmt::format("n is {}, but this runtime computes at most {} samples at once",
+                                               spec.sampling.n, options_.limits.max_sequences));
+  if (spec.priority > kLowestPriority)
+    return fail(Code::kBadRequest, fmt::format("priority must be between 0 and {}", kLowestPriority));
   if (spec.grammar && !spec.grammar->empty() && !options_.grammars)
     return fail(Code::kUnsupportedFeature, "this runtime enforces no grammar but the empty one");
   static std::atomic<uint64_t> next_id{1};
-  uint32_t deadline_ms = spec.deadline_ms ? std::min(spec.deadline_ms, options_.max_deadline_ms) : options_.max_deadline_ms;
-  auto request = std::make_unique<Request>(std::move(spec), next_id.fetch_add(1, std::memory_order_relaxed), context_, table_);
+  uint32_t deadline_ms =
+      spec.deadline_ms ? std::min(spec.deadline_ms, options_.max_deadline_ms) : options_.max_deadline_ms;
+  auto request =
+      std::make_unique<Request>(std::move(spec), next_id.fetch_add(1, std::memory_order_relaxed), context_, table_);
   request->deadline_us = request->submitted_us + int64_t{deadline_ms} * 1000;
   return request;
 }
 
 Result<void> EngineCore::add(std::unique_ptr<Request> request) {
-  if (scheduler_.queue_full()) return fail(Code::kOverloaded, fmt::format("{} requests are waiting already", scheduler_.n_waiting()));
+  if (scheduler_.queue_full())
+    return fail(Code::kOverloaded, fmt::format("{} requests are waiting already", scheduler_.n_waiting()));
   Request& r = *request;
   requests_.push_back(std::move(request));
   if (r.samples.front()->limit == 0) {  // max_tokens 0: nothing to compute
@@ -91,9 +105,10 @@ Result<void> EngineCore::add(std::unique_ptr<Request> request) {
 
 bool EngineCore::step(int64_t now_us) {
   end_cancelled_and_late(now_us);
-  uint32_t chunk = options_.target_step_us == 0    ? options_.limits.max_rows
-                   : prefill_us_per_row_ > 0 ? std::max(kSmallestChunk, static_cast<uint32_t>(options_.target_step_us / prefill_us_per_row_))
-                                             : kFirstChunkWithDecode;
+  uint32_t chunk = options_.target_step_us == 0 ? options_.limits.max_rows
+                   : prefill_us_per_row_ > 0
+                       ? std::max(kSmallestChunk, static_cast<uint32_t>(options_.target_step_us / prefill_us_per_row_))
+                       : kFirstChunkWithDecode;
   const Plan& plan = scheduler_.plan(now_us, chunk);
   if (plan.empty()) return false;
   ++step_;
@@ -103,7 +118,8 @@ bool EngineCore::step(int64_t now_us) {
   if (!logits) {
     std::vector<Request*> broken;
     for (const auto& e : plan.entries)
-      if (std::find(broken.begin(), broken.end(), &e.sequence->request) == broken.end()) broken.push_back(&e.sequence->request);
+      if (std::find(broken.begin(), broken.end(), &e.sequence->request) == broken.end())
+        broken.push_back(&e.sequence->request);
     Error why{Code::kInternal, "the model failed: " + logits.error().message};
     for (auto* request : broken) end_request(*request, Finish::kError, why);
     return true;
@@ -116,10 +132,13 @@ bool EngineCore::step(int64_t now_us) {
   return true;
 }
 
-void EngineCore::settle() { kv_.zero_freed(SIZE_MAX); }
+void EngineCore::settle() {
+  kv_.zero_freed(SIZE_MAX);
+}
 
 void EngineCore::end_all(const Error& why) {
-  while (!requests_.empty()) end_request(*requests_.back(), why.code == Code::kCancelled ? Finish::kCancelled : Finish::kError, why);
+  while (!requests_.empty())
+    end_request(*requests_.back(), why.code == Code::kCancelled ? Finish::kCancelled : Finish::kError, why);
   settle();
 }
 
@@ -154,7 +173,8 @@ void EngineCore::finish_request(Request& r, const Error* why) {
   ++n_ended_;
   auto at = std::find_if(requests_.begin(), requests_.end(), [&](const auto& owned) { return owned.get() == &r; });
   std::swap(*at, requests_.back());
-  if (r.spec.grammar) masks_.dispose(std::shared_ptr<Request>(std::move(requests_.back())));  // its grammar may still be at work
+  if (r.spec.grammar)
+    masks_.dispose(std::shared_ptr<Request>(std::move(requests_.back())));  // its grammar may still be at work
   requests_.pop_back();
 }
 
@@ -182,7 +202,8 @@ void EngineCore::draw_all(const bones::Logits& logits) {
   } else {
     std::atomic<size_t> next{0};
     auto body = [&](uint32_t thread) {
-      for (size_t i = next.fetch_add(1); i < tasks_.size(); i = next.fetch_add(1)) draw(tasks_[i], logits, workspaces_[thread]);
+      for (size_t i = next.fetch_add(1); i < tasks_.size(); i = next.fetch_add(1))
+        draw(tasks_[i], logits, workspaces_[thread]);
     };
     options_.pool->run(body);
   }
@@ -228,7 +249,8 @@ bool EngineCore::draw_one(Sequence& s, std::span<float> row, SamplerWorkspace& w
   } else if (s.grammar && request.forbid_end) {
     s.end(Finish::kGrammarEnd);  // the text is complete before min_tokens: the grammar wins
   } else {
-    s.error = Error{Code::kInternal, s.grammar ? "the grammar leaves no token to choose" : "the model gave no usable logits"};
+    s.error =
+        Error{Code::kInternal, s.grammar ? "the grammar leaves no token to choose" : "the model gave no usable logits"};
     s.end(Finish::kError);
   }
   return *token >= 0;
@@ -257,7 +279,8 @@ void EngineCore::deliver(Sequence& s, int64_t now_us) {
   Request& r = s.request;
   r.usage.completion_tokens = 0;
   for (const auto& sample : r.samples) r.usage.completion_tokens += sample->n_output();
-  if (r.usage.first_token_us == 0 && r.usage.completion_tokens > 0) r.usage.first_token_us = since(r.submitted_us, now_us);
+  if (r.usage.first_token_us == 0 && r.usage.completion_tokens > 0)
+    r.usage.first_token_us = since(r.submitted_us, now_us);
   if (s.error) {
     Error why = *s.error;
     for (auto& task : tasks_)
@@ -276,8 +299,8 @@ void EngineCore::deliver(Sequence& s, int64_t now_us) {
 void EngineCore::record(const Plan& plan) {
   trace_rows_.clear();
   for (const auto& e : plan.entries)
-    trace_rows_.push_back({e.sequence->request.handle->id, e.sequence->sample, e.sequence->n_cached, e.n_rows, e.n_draft,
-                           e.wants_logits && e.n_rows == e.n_draft + 1 && e.sequence->n_output() > 0});
+    trace_rows_.push_back({e.sequence->request.handle->id, e.sequence->sample, e.sequence->n_cached, e.n_rows,
+                           e.n_draft, e.wants_logits && e.n_rows == e.n_draft + 1 && e.sequence->n_output() > 0});
   options_.trace(step_, trace_rows_);
 }
 

@@ -1,6 +1,7 @@
-// The engine without its thread: requests go in, step() runs one forward pass and delivers what it produced. Deterministic for a given
-// sequence of calls, which is what the tests drive; Engine (engine.h) is this behind a queue and a thread.
-// Threads: one at a time. Sinks are called from step() and add(). Nothing is allocated in a step but what a finished or new request needs.
+// The engine without its thread: requests go in, step() runs one forward pass and delivers what it produced.
+// Deterministic for a given sequence of calls, which is what the tests drive; Engine (engine.h) is this behind a queue
+// and a thread. Threads: one at a time. Sinks are called from step() and add(). Nothing is allocated in a step but what
+// a finished or new request needs.
 #pragma once
 #include <memory>
 #include <vector>
@@ -21,10 +22,12 @@ struct EngineOptions {
   uint32_t block_tokens = 32;
   bones::KvType kv_type = bones::KvType::kF16;
   uint32_t max_deadline_ms = 15 * 60 * 1000;
-  uint32_t target_step_us = 40'000;        // chunks are cut so that decoding requests wait no longer than this for a step; 0 = never cut
-  bones::ThreadPool* pool = nullptr;       // sampling of several sequences is spread over it; null = one thread
-  GrammarCompiler* grammars = nullptr;     // null = the trivial grammar only; else it must outlive the engine
-  PrefixSource* prefix = nullptr;          // null = no system-prompt prefix cache; its blocks have this engine's KV layout; must outlive the engine
+  uint32_t target_step_us =
+      40'000;  // chunks are cut so that decoding requests wait no longer than this for a step; 0 = never cut
+  bones::ThreadPool* pool = nullptr;    // sampling of several sequences is spread over it; null = one thread
+  GrammarCompiler* grammars = nullptr;  // null = the trivial grammar only; else it must outlive the engine
+  PrefixSource* prefix = nullptr;  // null = no system-prompt prefix cache; its blocks have this engine's KV layout;
+                                   // must outlive the engine
   StepTrace trace;
 };
 
@@ -34,7 +37,8 @@ class EngineCore {
   static Result<std::unique_ptr<EngineCore>> create(ForwardModel& model, TokenTable table, EngineOptions options);
   ~EngineCore();
 
-  // Checks a request and builds it. Any thread. Errors: kBadRequest, kContextExceeded (names prompt and context), kUnsupportedFeature.
+  // Checks a request and builds it. Any thread. Errors: kBadRequest, kContextExceeded (names prompt and context),
+  // kUnsupportedFeature.
   Result<std::unique_ptr<Request>> prepare(RequestSpec spec) const;
 
   // Takes a prepared request. kOverloaded when the queue is full (then the sink has not been called).
@@ -49,9 +53,11 @@ class EngineCore {
 
   bool idle() const { return requests_.empty(); }
   size_t n_requests() const { return requests_.size(); }
-  uint64_t n_ended() const { return n_ended_; }   // requests that add() took and that have ended
+  uint64_t n_ended() const { return n_ended_; }  // requests that add() took and that have ended
   const SchedulerLimits& limits() const { return options_.limits; }
-  uint32_t context() const { return context_; }   // most tokens of one sequence: the model's context, less when the KV memory is smaller
+  uint32_t context() const {
+    return context_;
+  }  // most tokens of one sequence: the model's context, less when the KV memory is smaller
   const TokenTable& table() const { return table_; }
   const KvBlockPool& kv() const { return kv_; }
   const PrefixBlocks& prefix() const { return prefix_; }
@@ -59,7 +65,7 @@ class EngineCore {
   const bones::ModelConfig& model_config() const { return model_.config(); }
 
  private:
-  struct Task {                            // one sample that draws in this step
+  struct Task {  // one sample that draws in this step
     Sequence* sequence = nullptr;
     uint32_t first_logit_row = 0, n_rows = 1;
     std::span<const int32_t> draft;
@@ -88,7 +94,7 @@ class EngineCore {
   Scheduler scheduler_;
   TrivialGrammarCompiler trivial_grammars_;
   MaskWorker masks_;
-  std::vector<SamplerWorkspace> workspaces_;      // one per thread of the pool
+  std::vector<SamplerWorkspace> workspaces_;  // one per thread of the pool
   std::vector<std::unique_ptr<Request>> requests_;
   std::vector<Task> tasks_;
   std::vector<StepRow> trace_rows_;

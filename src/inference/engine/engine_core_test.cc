@@ -56,7 +56,8 @@ TEST(EngineCore, GeneratesUpToMaxTokensAndCountsThem) {
   EXPECT_EQ(sink->samples[0].finish, Finish::kLength);
   EXPECT_EQ(sink->usage.prompt_tokens, 3u);
   EXPECT_EQ(sink->usage.completion_tokens, 20u);
-  for (int32_t token : sink->samples[0].tokens) EXPECT_LT(token, static_cast<int32_t>(kFakeTokens)) << "a padding id was sampled";
+  for (int32_t token : sink->samples[0].tokens)
+    EXPECT_LT(token, static_cast<int32_t>(kFakeTokens)) << "a padding id was sampled";
 }
 
 TEST(EngineCore, StreamsOneOutputAStep) {
@@ -166,7 +167,8 @@ TEST(EngineCore, StopTokenIdsStopAndAreSentOnlyWhenAsked) {
 
 TEST(EngineCore, SamplesDifferRepeatAndTheFirstIsTheSingleOne) {
   Bench b;
-  RequestSpec spec{.prompt = std::vector<int32_t>(40, 5), .sampling = {.seed = 99, .n = 4, .max_tokens = 30, .ignore_eos = true}};
+  RequestSpec spec{.prompt = std::vector<int32_t>(40, 5),
+                   .sampling = {.seed = 99, .n = 4, .max_tokens = 30, .ignore_eos = true}};
   auto once = b.run(spec), twice = b.run(spec);
   std::set<std::vector<int32_t>> texts;
   for (uint32_t i = 0; i < 4; ++i) {
@@ -355,7 +357,8 @@ TEST(EngineCore, DraftsChangeNothingButTheNumberOfPasses) {
       EngineOptions options;
       options.limits.max_draft_sequences = drafts;
       Bench b(options, {.remembers = 2});
-      RequestSpec spec{.prompt = {5, 6, 7}, .sampling = {.temperature = temperature, .seed = 4, .max_tokens = 200, .ignore_eos = true}};
+      RequestSpec spec{.prompt = {5, 6, 7},
+                       .sampling = {.temperature = temperature, .seed = 4, .max_tokens = 200, .ignore_eos = true}};
       auto sink = b.run(spec);
       texts[drafts].insert(texts[drafts].end(), sink->samples[0].tokens.begin(), sink->samples[0].tokens.end());
       if (temperature == 0.0f) passes[drafts] = b.model.passes;

@@ -1,4 +1,5 @@
-// The system-prompt prefix cache in the engine: the same text with and without, less to compute, nothing else shared, room given back under pressure.
+// The system-prompt prefix cache in the engine: the same text with and without, less to compute, nothing else shared,
+// room given back under pressure.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +33,8 @@ std::vector<int32_t> join(std::vector<int32_t> a, const std::vector<int32_t>& b)
 // Blocks computed by the warm-up, kept in memory; stands for the sealed pool.
 class MemorySource final : public PrefixSource {
  public:
-  MemorySource(prefix::TrieMetadata plan, std::map<uint32_t, std::vector<std::byte>> blocks) : plan_(std::move(plan)), trie_(plan_), blocks_(std::move(blocks)) {}
+  MemorySource(prefix::TrieMetadata plan, std::map<uint32_t, std::vector<std::byte>> blocks)
+      : plan_(std::move(plan)), trie_(plan_), blocks_(std::move(blocks)) {}
   uint32_t block_count() const override { return plan_.block_count(); }
   std::vector<uint32_t> match(std::span<const int32_t> prompt) const override { return trie_.match(prompt); }
   Result<void> read(uint32_t block, std::span<std::byte> out) override {
@@ -56,10 +58,11 @@ MemorySource warm(std::vector<prefix::PromptEntry> prompts, uint32_t max_rows = 
   EXPECT_TRUE(plan) << plan.error().message;
   std::map<uint32_t, std::vector<std::byte>> blocks;
   auto layout = *bones::KvLayout::for_model(model.config(), bones::KvType::kF16, kTokens);
-  auto done = compute_prefix_blocks(model, layout, *plan, max_rows, [&](uint32_t index, std::span<const std::byte> payload) -> Result<void> {
-    blocks[index].assign(payload.begin(), payload.end());
-    return {};
-  });
+  auto done = compute_prefix_blocks(model, layout, *plan, max_rows,
+                                    [&](uint32_t index, std::span<const std::byte> payload) -> Result<void> {
+                                      blocks[index].assign(payload.begin(), payload.end());
+                                      return {};
+                                    });
   EXPECT_TRUE(done) << done.error().message;
   EXPECT_TRUE(model.complaints.empty()) << model.complaints.front();
   EXPECT_EQ(blocks.size(), plan->block_count());
@@ -75,9 +78,13 @@ EngineOptions options_for_tests(PrefixSource* prefix, size_t n_blocks = 500) {
   return options;
 }
 
-std::shared_ptr<CollectingSink> add(EngineCore& core, std::vector<int32_t> prompt, uint32_t max_tokens, uint32_t n = 1) {
+std::shared_ptr<CollectingSink> add(EngineCore& core, std::vector<int32_t> prompt, uint32_t max_tokens,
+                                    uint32_t n = 1) {
   auto sink = std::make_shared<CollectingSink>();
-  RequestSpec spec{.prompt = std::move(prompt), .sampling = {.temperature = n > 1 ? 1.0f : 0.0f, .seed = 5, .n = n, .max_tokens = max_tokens, .ignore_eos = true}, .sink = sink};
+  RequestSpec spec{
+      .prompt = std::move(prompt),
+      .sampling = {.temperature = n > 1 ? 1.0f : 0.0f, .seed = 5, .n = n, .max_tokens = max_tokens, .ignore_eos = true},
+      .sink = sink};
   auto request = core.prepare(std::move(spec));
   EXPECT_TRUE(request) << request.error().message;
   EXPECT_TRUE(core.add(std::move(*request)));

@@ -1,11 +1,12 @@
-// Properties of whole schedules: batching, joining, preemption, fairness, and random mixes of everything against each request run alone.
+// Properties of whole schedules: batching, joining, preemption, fairness, and random mixes of everything against each
+// request run alone.
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
 
-#include "inference/engine/engine_core.h"
 #include "base/clock.h"
+#include "inference/engine/engine_core.h"
 #include "inference/engine/testing/fake_model.h"
 
 namespace tie::engine {
@@ -22,7 +23,8 @@ EngineOptions options_for_tests(size_t n_blocks = 1000) {
   return options;
 }
 
-std::shared_ptr<CollectingSink> add(EngineCore& core, RequestSpec spec, std::shared_ptr<RequestHandle>* handle = nullptr) {
+std::shared_ptr<CollectingSink> add(EngineCore& core, RequestSpec spec,
+                                    std::shared_ptr<RequestHandle>* handle = nullptr) {
   auto sink = std::make_shared<CollectingSink>();
   spec.sink = sink;
   auto request = core.prepare(std::move(spec));
@@ -184,8 +186,8 @@ Finished alone(const RequestSpec& spec) {
   return result_of(*sink, spec.sampling.n);
 }
 
-// Everything at once, over many seeds: small pools, chunks of odd sizes, cancellations, consumers that stall. Every request that is not
-// cancelled ends with the text it has alone; no block is lost; nothing waits for ever.
+// Everything at once, over many seeds: small pools, chunks of odd sizes, cancellations, consumers that stall. Every
+// request that is not cancelled ends with the text it has alone; no block is lost; nothing waits for ever.
 TEST(Schedule, RandomMixesGiveEachRequestTheTextItHasAlone) {
   for (uint32_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);

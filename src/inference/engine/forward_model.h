@@ -1,5 +1,5 @@
-// The engine's view of a model: one forward pass per step. Implemented by bones (BonesModel below) and by the tests' deterministic fake.
-// One thread at a time. The contract of bones/model.h holds for both, batch invariance included.
+// The engine's view of a model: one forward pass per step. Implemented by bones (BonesModel below) and by the tests'
+// deterministic fake. One thread at a time. The contract of bones/model.h holds for both, batch invariance included.
 #pragma once
 #include "inference/bones/model.h"
 
@@ -16,7 +16,9 @@ class BonesModel final : public ForwardModel {
  public:
   explicit BonesModel(bones::Model model) : model_(std::move(model)) {}
   const bones::ModelConfig& config() const override { return model_.config(); }
-  Result<bones::Logits> forward(const bones::Batch& batch, const bones::KvPool& kv) override { return model_.forward(batch, kv); }
+  Result<bones::Logits> forward(const bones::Batch& batch, const bones::KvPool& kv) override {
+    return model_.forward(batch, kv);
+  }
   std::string_view kernels() const { return model_.kernels(); }
 
  private:

@@ -14,7 +14,8 @@ Result<KvBlockPool> KvBlockPool::create(const bones::KvLayout& layout, uint32_t 
   if (n_blocks == 0) return fail(Code::kBadRequest, "the KV memory is too small for a single block");
   KvBlockPool pool;
   pool.mapped_bytes_ = size_t{n_blocks} * layout.block_bytes();
-  void* memory = mmap(nullptr, pool.mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      mmap(nullptr, pool.mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return fail_errno("reserving KV memory", errno);
   madvise(memory, pool.mapped_bytes_, MADV_HUGEPAGE);
   madvise(memory, pool.mapped_bytes_, MADV_DONTDUMP);
@@ -37,7 +38,9 @@ KvBlockPool::~KvBlockPool() {
   if (view_.base) munmap(view_.base, mapped_bytes_);
 }
 
-void KvBlockPool::zero(uint32_t block) { secure_zero(view_.block(block), view_.layout.block_bytes()); }
+void KvBlockPool::zero(uint32_t block) {
+  secure_zero(view_.block(block), view_.layout.block_bytes());
+}
 
 std::optional<uint32_t> KvBlockPool::allocate() {
   uint32_t block;

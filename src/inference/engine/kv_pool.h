@@ -1,6 +1,7 @@
-// The paged KV memory: blocks with reference counts, copy-on-write for samples that share a prompt, zeroed before they can be used again.
-// Owned and used by the engine's thread only. Memory: one anonymous mapping, huge pages where the kernel gives them, left out of core dumps.
-// Secrets: keys and values of users; a freed block is overwritten within the same step up to a budget, the rest in the next ones (or at once when idle).
+// The paged KV memory: blocks with reference counts, copy-on-write for samples that share a prompt, zeroed before they
+// can be used again. Owned and used by the engine's thread only. Memory: one anonymous mapping, huge pages where the
+// kernel gives them, left out of core dumps. Secrets: keys and values of users; a freed block is overwritten within the
+// same step up to a budget, the rest in the next ones (or at once when idle).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -24,7 +25,8 @@ class KvBlockPool {
   void share(uint32_t block) { ++references_[block]; }
   void release(uint32_t block);
   bool shared(uint32_t block) const { return references_[block] > 1; }
-  // Copy-on-write: gives up the caller's reference of `block` for a copy of its own. nullopt (nothing changed) when none is free.
+  // Copy-on-write: gives up the caller's reference of `block` for a copy of its own. nullopt (nothing changed) when
+  // none is free.
   std::optional<uint32_t> copy(uint32_t block);
 
   // Overwrites freed blocks until max_bytes have been written; true when none is left.

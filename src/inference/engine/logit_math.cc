@@ -4,7 +4,8 @@
 #include <cstring>
 #include <limits>
 
-// GNU vector types of 16 lanes: the compiler splits them for narrower sets. Each function is compiled once per instruction set and chosen at start.
+// GNU vector types of 16 lanes: the compiler splits them for narrower sets. Each function is compiled once per
+// instruction set and chosen at start.
 #if defined(__clang__)
 #define TIE_VECTORIZE
 #else
@@ -68,7 +69,8 @@ TIE_EACH_SET void group_maxima(std::span<const float> row, std::vector<float>& o
   if (i < row.size()) out.push_back(max_of(row.subspan(i)));
 }
 
-TIE_EACH_SET size_t collect_between(std::span<const float> row, size_t from, float low, float high, size_t most, std::vector<Candidate>& out) {
+TIE_EACH_SET size_t collect_between(std::span<const float> row, size_t from, float low, float high, size_t most,
+                                    std::vector<Candidate>& out) {
   size_t i = from;
   while (i < row.size()) {
     size_t end = i + kGroup < row.size() ? i + kGroup : row.size();
@@ -88,7 +90,8 @@ TIE_EACH_SET size_t collect_between(std::span<const float> row, size_t from, flo
   return row.size();
 }
 
-// exp by 2^n times a polynomial of degree 6 on [-ln2/2, ln2/2] (relative error below 2e-7), n added to the exponent bits.
+// exp by 2^n times a polynomial of degree 6 on [-ln2/2, ln2/2] (relative error below 2e-7), n added to the exponent
+// bits.
 TIE_EACH_SET double exponentials(std::span<const float> row, float max, float scale, float* out, double* block_sums) {
   double total = 0;
   for (size_t start = 0, block = 0; start < row.size(); start += kSumBlock, ++block) {
@@ -185,8 +188,7 @@ TIE_EACH_SET void apply_mask(std::span<float> row, std::span<const uint32_t> mas
     uint32_t bits = word < mask.size() ? mask[word] : 0;
     if (bits == ~0u) continue;
     size_t end = word * 32 + 32 < row.size() ? word * 32 + 32 : row.size();
-    for (size_t i = word * 32; i < end; ++i)
-      row[i] = (bits >> (i & 31) & 1) ? row[i] : kMinusInfinity;
+    for (size_t i = word * 32; i < end; ++i) row[i] = (bits >> (i & 31) & 1) ? row[i] : kMinusInfinity;
   }
 }
 

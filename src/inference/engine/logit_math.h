@@ -1,5 +1,6 @@
 // The few passes over a whole row of logits that sampling needs, vectorised for the instruction set found at start.
-// Pure functions. NaN counts as minus infinity everywhere. One fixed order of additions per instruction set: results do not depend on the batch.
+// Pure functions. NaN counts as minus infinity everywhere. One fixed order of additions per instruction set: results do
+// not depend on the batch.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,8 +22,8 @@ int32_t argmax_of(std::span<const float> row);
 
 inline constexpr size_t kSumBlock = 1024;
 
-// out[i] = exp((row[i] - max) * scale), 0 below exp(-87); block_sums[b] = sum over out[b * kSumBlock ...]; returns the sum of all.
-// out: row.size() floats, block_sums: one double per started block. max must be finite, scale above 0.
+// out[i] = exp((row[i] - max) * scale), 0 below exp(-87); block_sums[b] = sum over out[b * kSumBlock ...]; returns the
+// sum of all. out: row.size() floats, block_sums: one double per started block. max must be finite, scale above 0.
 double exponentials(std::span<const float> row, float max, float scale, float* out, double* block_sums);
 
 // log(sum(exp(row))); -infinity when no element is a number.
@@ -43,6 +44,7 @@ void group_maxima(std::span<const float> row, std::vector<float>& out);
 
 // Appends the elements in (low, high] from index `from` on, in order, while `out` surely stays within `most` elements.
 // Returns where to go on; row.size() when done.
-size_t collect_between(std::span<const float> row, size_t from, float low, float high, size_t most, std::vector<Candidate>& out);
+size_t collect_between(std::span<const float> row, size_t from, float low, float high, size_t most,
+                       std::vector<Candidate>& out);
 
 }  // namespace tie::engine

@@ -1,6 +1,6 @@
-// Log-probabilities of one generated token. They describe the model's own distribution: the log-softmax of the raw logits over the
-// tokenizer's vocabulary, before temperature, penalties, bias and grammar, as the field's servers report them.
-// Never infinite: kLogprobFloor stands for "impossible".
+// Log-probabilities of one generated token. They describe the model's own distribution: the log-softmax of the raw
+// logits over the tokenizer's vocabulary, before temperature, penalties, bias and grammar, as the field's servers
+// report them. Never infinite: kLogprobFloor stands for "impossible".
 #pragma once
 #include <array>
 #include <cstdint>

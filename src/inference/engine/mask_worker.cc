@@ -4,7 +4,9 @@
 
 namespace tie::engine {
 
-MaskWorker::Lane::Lane(const char* name) : thread_([this] { run(); }) { pthread_setname_np(thread_.native_handle(), name); }
+MaskWorker::Lane::Lane(const char* name) : thread_([this] { run(); }) {
+  pthread_setname_np(thread_.native_handle(), name);
+}
 
 MaskWorker::Lane::~Lane() {
   {

@@ -1,7 +1,7 @@
-// The two threads that run grammars: one compiles them when a request arrives (and takes finished ones apart), the other computes each
-// next mask while the forward pass runs, so that a slow compilation delays nobody's masks.
-// A MaskSlot belongs to one sample. It is either with a worker (after compile() or advance()) or with the engine (when ready() is true);
-// the flag hands it over, so neither side locks. Whoever destroys a slot waits for it first.
+// The two threads that run grammars: one compiles them when a request arrives (and takes finished ones apart), the
+// other computes each next mask while the forward pass runs, so that a slow compilation delays nobody's masks. A
+// MaskSlot belongs to one sample. It is either with a worker (after compile() or advance()) or with the engine (when
+// ready() is true); the flag hands it over, so neither side locks. Whoever destroys a slot waits for it first.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -23,7 +23,7 @@ struct MaskSlot {
   std::vector<uint32_t> mask;
   GrammarState state = GrammarState::kOpen;
   std::optional<Error> error;
-  int32_t token = 0;                       // to be consumed by advance()
+  int32_t token = 0;  // to be consumed by advance()
   std::atomic<bool> with_engine{true};
 
   bool ready() const { return with_engine.load(std::memory_order_acquire); }
@@ -36,11 +36,13 @@ class MaskWorker {
   // Finishes every job first.
   ~MaskWorker() = default;
 
-  // Compiles `grammar` and fills each of the slots (one per sample) with a constraint and its first mask. `slots` and `grammar` stay where they are.
+  // Compiles `grammar` and fills each of the slots (one per sample) with a constraint and its first mask. `slots` and
+  // `grammar` stay where they are.
   void compile(const std::string& grammar, std::vector<MaskSlot*> slots);
   // Destroys what `owner` holds on the compiling thread, behind its compilation: freeing a grammar takes time, too.
   void dispose(std::shared_ptr<void> owner);
-  // The sample's next token is known: consume it and compute the mask after it. Nothing starts before flush(), so that one wake-up serves a whole step.
+  // The sample's next token is known: consume it and compute the mask after it. Nothing starts before flush(), so that
+  // one wake-up serves a whole step.
   void advance(MaskSlot& slot, int32_t token);
   void flush();
   // Returns when the slot is with the engine again.
@@ -70,8 +72,8 @@ class MaskWorker {
 
   GrammarCompiler& compiler_;
   const uint32_t mask_words_;
-  std::vector<MaskSlot*> posted_;          // engine thread only, until flush()
-  Lane masks_, compilations_;              // the compiling lane ends first: what it destroys may still be with the other
+  std::vector<MaskSlot*> posted_;  // engine thread only, until flush()
+  Lane masks_, compilations_;      // the compiling lane ends first: what it destroys may still be with the other
 };
 
 }  // namespace tie::engine

@@ -6,7 +6,8 @@
 
 namespace tie::engine {
 
-PrefixBlocks::PrefixBlocks(PrefixSource* source, KvBlockPool& pool) : source_(source), pool_(pool), hot_(source != nullptr ? source->block_count() : 0) {}
+PrefixBlocks::PrefixBlocks(PrefixSource* source, KvBlockPool& pool)
+    : source_(source), pool_(pool), hot_(source != nullptr ? source->block_count() : 0) {}
 
 // False when there is no room, or the block fails its check: what is not there is computed.
 bool PrefixBlocks::warm(uint32_t index) {
@@ -51,7 +52,8 @@ bool PrefixBlocks::evict_one() {
 }
 
 uint32_t PrefixBlocks::evictable() const {
-  return static_cast<uint32_t>(std::count_if(hot_.begin(), hot_.end(), [this](const Hot& hot) { return hot.block != kCold && !pool_.shared(hot.block); }));
+  return static_cast<uint32_t>(std::count_if(
+      hot_.begin(), hot_.end(), [this](const Hot& hot) { return hot.block != kCold && !pool_.shared(hot.block); }));
 }
 
 }  // namespace tie::engine

@@ -1,6 +1,7 @@
-// The runtime's read-through copy of the system-prompt prefix cache: blocks of the sealed pool that are in use, or were lately, lie in the KV pool and are lent to every
-// sequence whose prompt begins with them. Nothing else is ever shared between requests.
-// Used by the engine's thread only. Owns one reference of each hot block; gives them up, least recently used first, when sequences need room.
+// The runtime's read-through copy of the system-prompt prefix cache: blocks of the sealed pool that are in use, or were
+// lately, lie in the KV pool and are lent to every sequence whose prompt begins with them. Nothing else is ever shared
+// between requests. Used by the engine's thread only. Owns one reference of each hot block; gives them up, least
+// recently used first, when sequences need room.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -29,8 +30,8 @@ class PrefixBlocks {
   // `source` may be null: then nothing is ever lent. Both must outlive the object.
   PrefixBlocks(PrefixSource* source, KvBlockPool& pool);
 
-  // Gives the blocks of the prompt's stored beginning to a sequence that has none yet. Returns the tokens it need not compute. Cost: on a miss one copy and
-  // one SHA-256 of each block.
+  // Gives the blocks of the prompt's stored beginning to a sequence that has none yet. Returns the tokens it need not
+  // compute. Cost: on a miss one copy and one SHA-256 of each block.
   uint32_t lend(Sequence& sequence);
   // Frees one hot block that no sequence uses; false when there is none.
   bool evict_one();

@@ -20,12 +20,18 @@ void wipe(std::vector<int32_t>& ids) {
 
 const char* finish_name(Finish finish) {
   switch (finish) {
-    case Finish::kNone: return "";
-    case Finish::kStop: return "stop";
-    case Finish::kLength: return "length";
-    case Finish::kGrammarEnd: return "grammar_end";
-    case Finish::kCancelled: return "cancelled";
-    case Finish::kError: break;
+    case Finish::kNone:
+      return "";
+    case Finish::kStop:
+      return "stop";
+    case Finish::kLength:
+      return "length";
+    case Finish::kGrammarEnd:
+      return "grammar_end";
+    case Finish::kCancelled:
+      return "cancelled";
+    case Finish::kError:
+      break;
   }
   return "error";
 }
@@ -52,7 +58,9 @@ Sequence::~Sequence() {
   wipe(staged_);
 }
 
-bool Sequence::below_min_tokens() const { return n_output() < request.spec.sampling.min_tokens; }
+bool Sequence::below_min_tokens() const {
+  return n_output() < request.spec.sampling.min_tokens;
+}
 
 bool Sequence::is_stop_id(int32_t token) const {
   const auto& options = request.spec.sampling;
@@ -94,7 +102,8 @@ void Sequence::commit(int32_t token, const TokenLogprobs* logprobs) {
   }
 }
 
-// Keeps the tokens whose text begins before the cut; of the last one the bytes behind the cut are to be trimmed by the receiver.
+// Keeps the tokens whose text begins before the cut; of the last one the bytes behind the cut are to be trimmed by the
+// receiver.
 void Sequence::cut_at_match() {
   uint64_t keep = request.spec.sampling.include_stop_in_output ? stops_.match().end : stops_.match().start;
   size_t n = staged_.size();
@@ -136,7 +145,8 @@ Request::Request(RequestSpec asked, uint64_t id, uint32_t context, const TokenTa
   auto room = context - static_cast<uint32_t>(spec.prompt.size());
   uint32_t limit = std::min(spec.sampling.max_tokens.value_or(room), room);
   samples.reserve(spec.sampling.n);
-  for (uint32_t i = 0; i < spec.sampling.n; ++i) samples.push_back(std::make_unique<Sequence>(*this, i, seed, limit, table));
+  for (uint32_t i = 0; i < spec.sampling.n; ++i)
+    samples.push_back(std::make_unique<Sequence>(*this, i, seed, limit, table));
   unfinished = spec.sampling.n;
   usage.prompt_tokens = static_cast<uint32_t>(spec.prompt.size());
   submitted_us = monotonic_us();

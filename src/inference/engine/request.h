@@ -1,6 +1,6 @@
-// One request inside the engine and its samples. Built whole, with all its memory, on the thread that submits it; afterwards used by the
-// engine's thread only, but for the cancel flag.
-// Secrets: prompt, output, stop strings and grammar of a user; overwritten when the request ends.
+// One request inside the engine and its samples. Built whole, with all its memory, on the thread that submits it;
+// afterwards used by the engine's thread only, but for the cancel flag. Secrets: prompt, output, stop strings and
+// grammar of a user; overwritten when the request ends.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -17,16 +17,16 @@
 
 namespace tie::engine {
 
-inline constexpr uint32_t kDefaultPriority = 5;   // 1 most urgent … 9 least, as Triton counts
+inline constexpr uint32_t kDefaultPriority = 5;  // 1 most urgent … 9 least, as Triton counts
 inline constexpr uint32_t kLowestPriority = 9;
 
 // What the host asks for.
 struct RequestSpec {
   std::vector<int32_t> prompt;
   SamplingOptions sampling;
-  std::optional<std::string> grammar;             // absent: unconstrained; empty: the trivial grammar through the constrained path
-  uint32_t deadline_ms = 0;                       // from submission; 0 = the engine's longest
-  uint32_t priority = 0;                          // 0 = kDefaultPriority
+  std::optional<std::string> grammar;  // absent: unconstrained; empty: the trivial grammar through the constrained path
+  uint32_t deadline_ms = 0;            // from submission; 0 = the engine's longest
+  uint32_t priority = 0;               // 0 = kDefaultPriority
   std::shared_ptr<OutputSink> sink;
 };
 
@@ -47,7 +47,9 @@ class Sequence {
   ~Sequence();
   Sequence(const Sequence&) = delete;
 
-  uint32_t remaining() const { return static_cast<uint32_t>(tokens.size()) - n_cached; }  // tokens not in the KV cache yet; 1 while decoding
+  uint32_t remaining() const {
+    return static_cast<uint32_t>(tokens.size()) - n_cached;
+  }  // tokens not in the KV cache yet; 1 while decoding
   uint32_t n_output() const { return static_cast<uint32_t>(tokens.size()) - n_prompt; }
   bool below_min_tokens() const;
 
@@ -63,17 +65,17 @@ class Sequence {
   Request& request;
   const uint32_t sample;
   const uint32_t n_prompt;
-  const uint32_t limit;                           // most output tokens
-  std::vector<int32_t> tokens;                    // prompt, then output
+  const uint32_t limit;         // most output tokens
+  std::vector<int32_t> tokens;  // prompt, then output
   uint32_t n_cached = 0;
   std::vector<uint32_t> blocks;
   Phase phase = Phase::kUnborn;
-  uint64_t stamp = 0;                             // order of admission; the oldest is served and kept first
+  uint64_t stamp = 0;  // order of admission; the oldest is served and kept first
   Finish finish = Finish::kNone;
   std::optional<Error> error;
   Sampler sampler;
   Drafter drafter;
-  uint32_t accepted_in_step = 0;                  // draft tokens
+  uint32_t accepted_in_step = 0;  // draft tokens
   std::unique_ptr<MaskSlot> grammar;
 
  private:
@@ -86,7 +88,7 @@ class Sequence {
   uint64_t text_bytes_ = 0;
   // Drawn but not sent, oldest first; the first n_sendable_ may go.
   std::vector<int32_t> staged_;
-  std::vector<uint64_t> staged_start_;            // offset of each staged token's text
+  std::vector<uint64_t> staged_start_;  // offset of each staged token's text
   std::vector<TokenLogprobs> staged_logprobs_;
   size_t n_sendable_ = 0;
   uint32_t trim_bytes_ = 0;
@@ -102,11 +104,11 @@ struct Request {
   std::vector<std::unique_ptr<Sequence>> samples;
   uint32_t unfinished = 0;
   bool admitted = false;
-  bool forked = false;                            // the other samples have started from the first one's prompt
+  bool forked = false;  // the other samples have started from the first one's prompt
   int64_t submitted_us = 0, deadline_us = 0;
   Usage usage;
 
-  bool grammar_ready() const;                     // compiled, or none
+  bool grammar_ready() const;  // compiled, or none
 };
 
 }  // namespace tie::engine

@@ -12,13 +12,17 @@ namespace tie::engine {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity(), kMinusInfinity = -kInfinity;
-constexpr size_t kQuickTop = 256;         // top-p nearly always ends within this many candidates
-constexpr float kWidestLogits = 88.0f;    // (max - logit) / temperature beyond which a mass is 0
-constexpr int kBisections = 16;           // down to a thousandth
+constexpr size_t kQuickTop = 256;       // top-p nearly always ends within this many candidates
+constexpr float kWidestLogits = 88.0f;  // (max - logit) / temperature beyond which a mass is 0
+constexpr int kBisections = 16;         // down to a thousandth
 
-bool better(const Candidate& a, const Candidate& b) { return a.logit > b.logit || (a.logit == b.logit && a.token < b.token); }
+bool better(const Candidate& a, const Candidate& b) {
+  return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
+}
 
-float finite(float logprob) { return logprob > kLogprobFloor ? logprob : kLogprobFloor; }  // also for NaN
+float finite(float logprob) {
+  return logprob > kLogprobFloor ? logprob : kLogprobFloor;
+}  // also for NaN
 
 // Which token of candidates[0, n) the random number falls on. masses: unnormalised probabilities.
 template <typename Mass>
@@ -47,7 +51,8 @@ std::span<const Candidate> select_top(std::span<const float> row, size_t k, Samp
   // The k-th best of the groups' maxima is a bound that at least k elements reach, and few more than k do.
   float threshold = kMinusInfinity;
   if (group_maxima(row, w.maxima); w.maxima.size() > k) {
-    std::nth_element(w.maxima.begin(), w.maxima.begin() + static_cast<ptrdiff_t>(k) - 1, w.maxima.end(), std::greater<>());
+    std::nth_element(w.maxima.begin(), w.maxima.begin() + static_cast<ptrdiff_t>(k) - 1, w.maxima.end(),
+                     std::greater<>());
     threshold = std::nextafter(w.maxima[k - 1], kMinusInfinity);
   }
   size_t most = 2 * k + 4 * kGroup;
@@ -62,8 +67,8 @@ std::span<const Candidate> select_top(std::span<const float> row, size_t k, Samp
   return c;
 }
 
-Sampler::Sampler(const SamplingOptions& options, const TokenTable& table, uint64_t seed, uint32_t sample, std::span<const int32_t> prompt,
-                 size_t max_output)
+Sampler::Sampler(const SamplingOptions& options, const TokenTable& table, uint64_t seed, uint32_t sample,
+                 std::span<const int32_t> prompt, size_t max_output)
     : options_(options), table_(table), seed_(seed), sample_(sample) {
   if (!options.has_penalties()) return;
   size_t most = std::min<size_t>(prompt.size() + max_output, table.size());
@@ -92,7 +97,8 @@ void Sampler::adjust(std::span<float> row, const DrawRequest& request) const {
   for (const auto& count : counts_) {
     float& x = row[static_cast<size_t>(count.token)];
     x = x > 0 ? x / options_.repetition_penalty : x * options_.repetition_penalty;
-    if (count.in_output > 0) x -= options_.presence_penalty + options_.frequency_penalty * static_cast<float>(count.in_output);
+    if (count.in_output > 0)
+      x -= options_.presence_penalty + options_.frequency_penalty * static_cast<float>(count.in_output);
   }
   for (const auto& [token, bias] : options_.logit_bias) row[static_cast<size_t>(token)] += bias;
   if (request.forbid_end) {
@@ -108,7 +114,8 @@ int32_t Sampler::draw(const DrawRequest& request, SamplerWorkspace& w, TokenLogp
   std::span<const float> raw = row;
   if (logprobs) {
     bool adjusted = !slots_.empty() || !options_.logit_bias.empty() || request.forbid_end || !request.mask.empty();
-    if (adjusted) raw = {w.copy.data(), static_cast<size_t>(std::copy(row.begin(), row.end(), w.copy.begin()) - w.copy.begin())};
+    if (adjusted)
+      raw = {w.copy.data(), static_cast<size_t>(std::copy(row.begin(), row.end(), w.copy.begin()) - w.copy.begin())};
     normaliser = log_sum_exp(row, w.exponentials.data(), w.block_sums.data());
     auto top = select_top(row, options_.top_logprobs, w);
     logprobs->n_top = static_cast<uint32_t>(top.size());
@@ -135,7 +142,8 @@ struct Draw {
 
   double mass(float logit) const { return std::exp(static_cast<double>(logit - max) * scale); }
 
-  // How many of the sorted candidates survive top-p of `total` and min-p, with their mass in *sum; 0 when top-p needs more than these.
+  // How many of the sorted candidates survive top-p of `total` and min-p, with their mass in *sum; 0 when top-p needs
+  // more than these.
   size_t surviving(std::span<const Candidate> sorted, double total, bool complete, double* sum) const {
     double wanted = options.top_p < 1.0f ? options.top_p * total : std::numeric_limits<double>::infinity();
     *sum = 0;
@@ -167,8 +175,8 @@ struct Draw {
     return last >= 0 ? last : argmax_of(row);
   }
 
-  // Top-p over a flat distribution, without sorting everything: the logit at which the sum is reached is found by bisection, then the few
-  // candidates around it are sorted.
+  // Top-p over a flat distribution, without sorting everything: the logit at which the sum is reached is found by
+  // bisection, then the few candidates around it are sorted.
   int32_t from_flat_top_p(double total) const {
     double wanted = options.top_p * total;
     float low = max - kWidestLogits / scale, high = max;  // mass_above(low) >= wanted > mass_above(high)
@@ -185,7 +193,8 @@ struct Draw {
     while (n < c.size() && sum < wanted) sum += w.exponentials[static_cast<size_t>(c[n++].token)];
     float cut = n > 0 ? c[n - 1].logit : high;
     if (options.min_p > 0.0f) cut = std::max(cut, max + std::log(options.min_p) / scale);
-    for (; n < c.size() && c[n].logit == cut; ++n) w.exponentials[static_cast<size_t>(c[n].token)] = 0.0f;  // ties beyond the last
+    for (; n < c.size() && c[n].logit == cut; ++n)
+      w.exponentials[static_cast<size_t>(c[n].token)] = 0.0f;  // ties beyond the last
     return from_all(keep_from(row, cut, w.exponentials.data(), w.block_sums.data()));
   }
 };

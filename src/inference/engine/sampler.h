@@ -1,8 +1,9 @@
 // Draws the next token of one sample from a row of logits.
-// Order: logit bias and penalties, end tokens forbidden below min_tokens, grammar mask, then temperature, top-k, top-p over what top-k
-// left, min-p. Ties are broken towards the lower id. Position p of sample s with seed r always uses the same random number, so a text does
-// not depend on batching. Below kGreedyBelow the most likely token is taken and nothing is random.
-// One object per sample; draw() and accept() on one thread at a time. The workspace belongs to the calling thread and is shared by samples.
+// Order: logit bias and penalties, end tokens forbidden below min_tokens, grammar mask, then temperature, top-k, top-p
+// over what top-k left, min-p. Ties are broken towards the lower id. Position p of sample s with seed r always uses the
+// same random number, so a text does not depend on batching. Below kGreedyBelow the most likely token is taken and
+// nothing is random. One object per sample; draw() and accept() on one thread at a time. The workspace belongs to the
+// calling thread and is shared by samples.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -19,26 +20,28 @@ namespace tie::engine {
 struct SamplerWorkspace {
   explicit SamplerWorkspace(uint32_t row_size);
   std::vector<float> exponentials, copy;
-  std::vector<float> shared_row;         // for the engine: a row that several samples draw from
+  std::vector<float> shared_row;  // for the engine: a row that several samples draw from
   std::vector<double> block_sums;
   std::vector<Candidate> candidates;
   std::vector<float> maxima;
 };
 
 struct DrawRequest {
-  std::span<float> row;              // all logits of the row; changed in place
-  std::span<const uint32_t> mask;    // grammar: 1 bit per token, empty = everything is allowed
-  uint64_t position = 0;             // index of the token in the output
-  bool forbid_end = false;           // min_tokens not reached
+  std::span<float> row;            // all logits of the row; changed in place
+  std::span<const uint32_t> mask;  // grammar: 1 bit per token, empty = everything is allowed
+  uint64_t position = 0;           // index of the token in the output
+  bool forbid_end = false;         // min_tokens not reached
 };
 
 class Sampler {
  public:
-  // `prompt` is counted by the repetition penalty; at most max_output tokens will be accepted. `table` and `options` must outlive the sampler.
-  Sampler(const SamplingOptions& options, const TokenTable& table, uint64_t seed, uint32_t sample, std::span<const int32_t> prompt, size_t max_output);
+  // `prompt` is counted by the repetition penalty; at most max_output tokens will be accepted. `table` and `options`
+  // must outlive the sampler.
+  Sampler(const SamplingOptions& options, const TokenTable& table, uint64_t seed, uint32_t sample,
+          std::span<const int32_t> prompt, size_t max_output);
 
-  // The token, or -1 when nothing may be chosen (the mask and the forbidden ids leave none, or the row holds no number).
-  // Fills *logprobs when it is not null. The row is changed in place.
+  // The token, or -1 when nothing may be chosen (the mask and the forbidden ids leave none, or the row holds no
+  // number). Fills *logprobs when it is not null. The row is changed in place.
   int32_t draw(const DrawRequest& request, SamplerWorkspace& workspace, TokenLogprobs* logprobs);
 
   // Counts a token as output. Every drawn token that is kept must be accepted before the next draw.
@@ -57,11 +60,12 @@ class Sampler {
   const TokenTable& table_;
   uint64_t seed_;
   uint32_t sample_;
-  std::vector<Count> counts_;        // each token once; empty without penalties
-  std::vector<uint32_t> slots_;      // open addressing over counts_ (index + 1), a power of two, at most half full
+  std::vector<Count> counts_;    // each token once; empty without penalties
+  std::vector<uint32_t> slots_;  // open addressing over counts_ (index + 1), a power of two, at most half full
 };
 
-// The k best of the row, best first, ties by lower id; fewer when the row has fewer above -infinity. Uses and returns workspace.candidates.
+// The k best of the row, best first, ties by lower id; fewer when the row has fewer above -infinity. Uses and returns
+// workspace.candidates.
 std::span<const Candidate> select_top(std::span<const float> row, size_t k, SamplerWorkspace& workspace);
 
 }  // namespace tie::engine

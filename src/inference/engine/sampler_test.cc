@@ -33,8 +33,8 @@ std::vector<float> random_row(size_t n, uint32_t seed, float spread = 4.0f) {
   return row;
 }
 
-int32_t draw_once(SamplingOptions options, std::vector<float> row, uint64_t seed, uint64_t position = 0, uint32_t sample = 0,
-                  TokenLogprobs* logprobs = nullptr, std::span<const uint32_t> mask = {}) {
+int32_t draw_once(SamplingOptions options, std::vector<float> row, uint64_t seed, uint64_t position = 0,
+                  uint32_t sample = 0, TokenLogprobs* logprobs = nullptr, std::span<const uint32_t> mask = {}) {
   TokenTable table = table_of(static_cast<uint32_t>(row.size()));
   SamplerWorkspace workspace(static_cast<uint32_t>(row.size()));
   Sampler sampler(options, table, seed, sample, {}, 8);
@@ -45,8 +45,10 @@ int32_t draw_once(SamplingOptions options, std::vector<float> row, uint64_t seed
 std::set<int32_t> survivors(const SamplingOptions& o, const std::vector<float>& row) {
   std::vector<std::pair<double, int32_t>> p;
   double max = *std::max_element(row.begin(), row.end());
-  for (size_t i = 0; i < row.size(); ++i) p.push_back({std::exp((row[i] - max) / o.temperature), static_cast<int32_t>(i)});
-  std::sort(p.begin(), p.end(), [](auto& a, auto& b) { return a.first > b.first || (a.first == b.first && a.second < b.second); });
+  for (size_t i = 0; i < row.size(); ++i)
+    p.push_back({std::exp((row[i] - max) / o.temperature), static_cast<int32_t>(i)});
+  std::sort(p.begin(), p.end(),
+            [](auto& a, auto& b) { return a.first > b.first || (a.first == b.first && a.second < b.second); });
   if (o.top_k > 0 && o.top_k < p.size()) p.resize(o.top_k);
   double total = 0, sum = 0;
   for (auto& [mass, id] : p) total += mass;
@@ -111,8 +113,11 @@ TEST(CounterRandom, DependsOnSeedSampleAndPositionOnly) {
   EXPECT_EQ(seen.size(), 3u * 16 * 64);
 }
 
-// Known answer of Philox4x32-10 for counter 0, key 0 (Random123's published vectors): 6627e8d5 e169c58d bc57ac4c 9b00dbd8.
-TEST(CounterRandom, IsPhilox) { EXPECT_EQ(counter_random(0, 0, 0), 0xe169c58d6627e8d5u); }
+// Known answer of Philox4x32-10 for counter 0, key 0 (Random123's published vectors): 6627e8d5 e169c58d bc57ac4c
+// 9b00dbd8.
+TEST(CounterRandom, IsPhilox) {
+  EXPECT_EQ(counter_random(0, 0, 0), 0xe169c58d6627e8d5u);
+}
 
 TEST(SelectTop, IsTheHeadOfTheSortedRow) {
   for (size_t n : {1u, 5u, 100u, 3000u})
@@ -137,10 +142,16 @@ TEST(Sampler, ATemperatureNearZeroIsGreedyAndFinite) {
 }
 
 TEST(Sampler, DrawsOnlyWhatTruncationKeepsAndAllOfIt) {
-  struct Case { SamplingOptions options; float spread; };
-  std::vector<Case> cases = {
-      {{.temperature = 1, .top_k = 5}, 1},          {{.temperature = 1.5f, .top_p = 0.9f}, 2},  {{.temperature = 1, .min_p = 0.2f}, 1},
-      {{.temperature = 0.7f, .top_k = 20, .top_p = 0.8f}, 1}, {{.temperature = 1, .top_p = 0.5f, .min_p = 0.3f}, 1}, {{.temperature = 1, .top_p = 1e-6f}, 1}};
+  struct Case {
+    SamplingOptions options;
+    float spread;
+  };
+  std::vector<Case> cases = {{{.temperature = 1, .top_k = 5}, 1},
+                             {{.temperature = 1.5f, .top_p = 0.9f}, 2},
+                             {{.temperature = 1, .min_p = 0.2f}, 1},
+                             {{.temperature = 0.7f, .top_k = 20, .top_p = 0.8f}, 1},
+                             {{.temperature = 1, .top_p = 0.5f, .min_p = 0.3f}, 1},
+                             {{.temperature = 1, .top_p = 1e-6f}, 1}};
   for (auto& [options, spread] : cases) {
     auto row = random_row(300, 11, spread);
     auto allowed = survivors(options, row);
@@ -169,7 +180,8 @@ TEST(Sampler, FrequenciesFollowTheDistribution) {
   std::vector<float> row = {0, std::log(2.0f), std::log(3.0f), std::log(4.0f), -kInf};
   std::vector<int> count(5);
   for (uint64_t seed = 0; seed < 20000; ++seed) ++count[static_cast<size_t>(draw_once({}, row, seed))];
-  for (int i = 0; i < 4; ++i) EXPECT_NEAR(count[static_cast<size_t>(i)], 20000 * (i + 1) / 10.0, 350) << i;  // five standard deviations
+  for (int i = 0; i < 4; ++i)
+    EXPECT_NEAR(count[static_cast<size_t>(i)], 20000 * (i + 1) / 10.0, 350) << i;  // five standard deviations
   EXPECT_EQ(count[4], 0);
 }
 
@@ -224,20 +236,22 @@ TEST(Sampler, LogprobsDescribeTheRawDistribution) {
 TEST(Sampler, PenaltiesCountOutputAndRepetitionCountsThePromptToo) {
   TokenTable table = table_of(6);
   SamplerWorkspace workspace(6);
-  auto best_after = [&](SamplingOptions options, std::vector<int32_t> prompt, std::vector<int32_t> output, std::vector<float> row) {
+  auto best_after = [&](SamplingOptions options, std::vector<int32_t> prompt, std::vector<int32_t> output,
+                        std::vector<float> row) {
     options.temperature = 0;
     Sampler sampler(options, table, 1, 0, prompt, 8);
     for (int32_t token : output) sampler.accept(token);
     return sampler.draw({.row = row}, workspace, nullptr);
   };
   std::vector<float> row = {0, 0, 2.0f, 1.9f, 1.0f, -1.0f};
-  EXPECT_EQ(best_after({.presence_penalty = 0.5f}, {2}, {}, row), 2);             // the prompt does not count
+  EXPECT_EQ(best_after({.presence_penalty = 0.5f}, {2}, {}, row), 2);  // the prompt does not count
   EXPECT_EQ(best_after({.presence_penalty = 0.5f}, {}, {2}, row), 3);
-  EXPECT_EQ(best_after({.frequency_penalty = 0.2f}, {}, {2, 2, 3}, row), 3);      // 1.6 against 1.7
+  EXPECT_EQ(best_after({.frequency_penalty = 0.2f}, {}, {2, 2, 3}, row), 3);  // 1.6 against 1.7
   EXPECT_EQ(best_after({.frequency_penalty = 0.2f}, {}, {2, 3, 3}, row), 2);
-  EXPECT_EQ(best_after({.repetition_penalty = 1.5f}, {2, 3}, {}, row), 2);        // 1.33 against 1.27
+  EXPECT_EQ(best_after({.repetition_penalty = 1.5f}, {2, 3}, {}, row), 2);  // 1.33 against 1.27
   EXPECT_EQ(best_after({.repetition_penalty = 3.0f}, {2}, {3}, row), 4);
-  EXPECT_EQ(best_after({.repetition_penalty = 2.0f}, {5}, {}, {-1.5f, -1.6f, -1.7f, -1.8f, -1.9f, -1.0f}), 0);  // negative logits move down
+  EXPECT_EQ(best_after({.repetition_penalty = 2.0f}, {5}, {}, {-1.5f, -1.6f, -1.7f, -1.8f, -1.9f, -1.0f}),
+            0);  // negative logits move down
 }
 
 TEST(Sampler, LogitBiasForcesAndBans) {
@@ -251,7 +265,8 @@ TEST(Sampler, SamplesOfOneSeedDifferAndRepeat) {
   std::set<int32_t> first;
   for (uint32_t sample = 0; sample < 8; ++sample) first.insert(draw_once({}, row, 77, 3, sample));
   EXPECT_GT(first.size(), 4u);
-  for (uint32_t sample = 0; sample < 8; ++sample) EXPECT_EQ(draw_once({}, row, 77, 3, sample), draw_once({}, row, 77, 3, sample));
+  for (uint32_t sample = 0; sample < 8; ++sample)
+    EXPECT_EQ(draw_once({}, row, 77, 3, sample), draw_once({}, row, 77, 3, sample));
 }
 
 TEST(SamplingOptions, AbsurdValuesAreRefusedByName) {

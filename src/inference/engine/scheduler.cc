@@ -7,9 +7,13 @@ namespace {
 
 constexpr int64_t kPriorityStepUs = 1'000'000;  // a second of waiting is worth one class
 
-bool older(const Sequence* a, const Sequence* b) { return a->stamp < b->stamp; }
+bool older(const Sequence* a, const Sequence* b) {
+  return a->stamp < b->stamp;
+}
 
-void insert_by_stamp(std::vector<Sequence*>& list, Sequence* s) { list.insert(std::upper_bound(list.begin(), list.end(), s, older), s); }
+void insert_by_stamp(std::vector<Sequence*>& list, Sequence* s) {
+  list.insert(std::upper_bound(list.begin(), list.end(), s, older), s);
+}
 
 void remove_from(std::vector<Sequence*>& list, const Sequence* s) {
   if (auto at = std::find(list.begin(), list.end(), s); at != list.end()) list.erase(at);
@@ -17,7 +21,8 @@ void remove_from(std::vector<Sequence*>& list, const Sequence* s) {
 
 }  // namespace
 
-Scheduler::Scheduler(KvBlockPool& pool, PrefixBlocks& prefix, const SchedulerLimits& limits) : pool_(pool), prefix_(prefix), limits_(limits) {
+Scheduler::Scheduler(KvBlockPool& pool, PrefixBlocks& prefix, const SchedulerLimits& limits)
+    : pool_(pool), prefix_(prefix), limits_(limits) {
   waiting_.reserve(limits.max_waiting);
   running_.reserve(limits.max_sequences);
   preempted_.reserve(limits.max_sequences);
@@ -27,9 +32,13 @@ Scheduler::Scheduler(KvBlockPool& pool, PrefixBlocks& prefix, const SchedulerLim
   plan_.logit_rows.reserve(limits.max_sequences + kMaxDraftTokens * limits.max_draft_sequences);
 }
 
-void Scheduler::enqueue(Request& request) { waiting_.push_back(&request); }
+void Scheduler::enqueue(Request& request) {
+  waiting_.push_back(&request);
+}
 
-void Scheduler::forget(Request& request) { waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &request)); }
+void Scheduler::forget(Request& request) {
+  waiting_.erase(std::find(waiting_.begin(), waiting_.end(), &request));
+}
 
 const Plan& Scheduler::plan(int64_t now_us, uint32_t prefill_rows_with_decode) {
   plan_.entries.clear();
@@ -40,7 +49,8 @@ const Plan& Scheduler::plan(int64_t now_us, uint32_t prefill_rows_with_decode) {
   resume_preempted();
   admit(now_us);
   // Before anything is planned every younger sequence can give way, so the oldest is sure of its next chunk.
-  if (!running_.empty()) reserve(*running_.front(), running_.front()->n_cached + std::min(running_.front()->remaining(), limits_.max_rows));
+  if (!running_.empty())
+    reserve(*running_.front(), running_.front()->n_cached + std::min(running_.front()->remaining(), limits_.max_rows));
   place_decodes();
   auto left = limits_.max_rows - static_cast<uint32_t>(plan_.tokens.size());
   place_prefills(plan_.tokens.empty() ? left : std::min(left, prefill_rows_with_decode));
@@ -111,21 +121,25 @@ void Scheduler::preempt(Sequence& s) {
   ++n_preemptions_;
 }
 
-// First what nobody uses of the prefix cache. Then takes the blocks of the youngest sequence that is not in the plan yet and is younger than `needy` or has a consumer that does not read.
+// First what nobody uses of the prefix cache. Then takes the blocks of the youngest sequence that is not in the plan
+// yet and is younger than `needy` or has a consumer that does not read.
 bool Scheduler::make_room(const Sequence& needy) {
   if (prefix_.evict_one()) return true;
   for (auto at = running_.rbegin(); at != running_.rend(); ++at) {
     Sequence* victim = *at;
     if (victim == &needy || victim->blocks.empty()) continue;
     if (victim->stamp < needy.stamp && victim->request.spec.sink->has_room()) continue;
-    if (std::any_of(plan_.entries.begin(), plan_.entries.end(), [&](const PlanEntry& e) { return e.sequence == victim; })) continue;
+    if (std::any_of(plan_.entries.begin(), plan_.entries.end(),
+                    [&](const PlanEntry& e) { return e.sequence == victim; }))
+      continue;
     preempt(*victim);
     return true;
   }
   return false;
 }
 
-// Blocks for positions [n_cached, end), the first of them private to this sequence. False when there are not enough; those taken are kept.
+// Blocks for positions [n_cached, end), the first of them private to this sequence. False when there are not enough;
+// those taken are kept.
 bool Scheduler::reserve(Sequence& s, uint32_t end) {
   uint32_t first = s.n_cached / pool_.layout().block_tokens;
   while (first < s.blocks.size() && pool_.shared(s.blocks[first])) {
@@ -155,7 +169,8 @@ bool Scheduler::place(Sequence& s, uint32_t n_rows, std::span<const int32_t> dra
     n_rows = std::min(n_rows, covered - s.n_cached);
     n_draft = 0;
   }
-  PlanEntry entry{&s, static_cast<uint32_t>(plan_.tokens.size()), n_rows + n_draft, n_draft, n_rows == s.remaining(), 0};
+  PlanEntry entry{&s, static_cast<uint32_t>(plan_.tokens.size()), n_rows + n_draft, n_draft, n_rows == s.remaining(),
+                  0};
   plan_.tokens.insert(plan_.tokens.end(), s.tokens.begin() + s.n_cached, s.tokens.begin() + s.n_cached + n_rows);
   plan_.tokens.insert(plan_.tokens.end(), draft.begin(), draft.begin() + n_draft);
   if (entry.wants_logits) {
@@ -174,7 +189,8 @@ void Scheduler::place_decodes() {
     if (s.remaining() != 1 || plan_.tokens.size() >= limits_.max_rows) continue;
     if (!s.request.spec.sink->has_room()) continue;
     std::span<const int32_t> guess;
-    uint32_t room = std::min({kMaxDraftTokens, s.limit - s.n_output() - 1, limits_.max_rows - static_cast<uint32_t>(plan_.tokens.size()) - 1});
+    uint32_t room = std::min({kMaxDraftTokens, s.limit - s.n_output() - 1,
+                              limits_.max_rows - static_cast<uint32_t>(plan_.tokens.size()) - 1});
     if (draft && !s.grammar && room > 0) guess = s.drafter.propose(s.tokens, room);
     place(s, 1, guess);
   }
@@ -190,7 +206,8 @@ void Scheduler::place_prefills(uint32_t budget) {
       // Too long for this step. What later prompts can use whole, up to half, is theirs.
       uint32_t half = budget / 2;
       for (size_t j = i + 1; j < running_.size(); ++j)
-        if (uint32_t other = running_[j]->remaining(); other > 1 && kept_for_short + other <= half) kept_for_short += other;
+        if (uint32_t other = running_[j]->remaining(); other > 1 && kept_for_short + other <= half)
+          kept_for_short += other;
       rows = budget - kept_for_short;
     } else if (rows < s.remaining()) {
       continue;  // the kept rows are for those that end in this step

@@ -1,8 +1,9 @@
-// Decides what each forward pass computes: which sequences decode, which chunk of which prompt is read, who is admitted, who must give
-// up KV blocks. Pure bookkeeping over sequences and the block pool: no model, no clock of its own, no threads.
-// Rules: decodes first; then prompts within the row budget, oldest first, but a prompt too long for this step leaves up to half of the
-// budget to later ones that can be read whole. The oldest sequence can always take the blocks of younger ones (they are recomputed later),
-// so it always moves and every request ends. Waiting requests are admitted by priority, then arrival; waiting raises the priority.
+// Decides what each forward pass computes: which sequences decode, which chunk of which prompt is read, who is
+// admitted, who must give up KV blocks. Pure bookkeeping over sequences and the block pool: no model, no clock of its
+// own, no threads. Rules: decodes first; then prompts within the row budget, oldest first, but a prompt too long for
+// this step leaves up to half of the budget to later ones that can be read whole. The oldest sequence can always take
+// the blocks of younger ones (they are recomputed later), so it always moves and every request ends. Waiting requests
+// are admitted by priority, then arrival; waiting raises the priority.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -16,19 +17,19 @@
 namespace tie::engine {
 
 struct SchedulerLimits {
-  uint32_t max_rows = 512;                 // tokens in one forward pass
-  uint32_t max_sequences = 64;             // admitted samples
-  uint32_t max_waiting = 256;              // requests
-  uint32_t max_draft_sequences = 1;        // speculation only while so few sequences run; 0 = never
+  uint32_t max_rows = 512;           // tokens in one forward pass
+  uint32_t max_sequences = 64;       // admitted samples
+  uint32_t max_waiting = 256;        // requests
+  uint32_t max_draft_sequences = 1;  // speculation only while so few sequences run; 0 = never
 };
 
 struct PlanEntry {
   Sequence* sequence = nullptr;
   uint32_t first_row = 0;
   uint32_t n_rows = 0;
-  uint32_t n_draft = 0;                    // of the rows, at the end
-  bool wants_logits = false;               // the rows reach the end of what is known
-  uint32_t first_logit_row = 0;            // index into the logits; with drafts there are 1 + n_draft
+  uint32_t n_draft = 0;          // of the rows, at the end
+  bool wants_logits = false;     // the rows reach the end of what is known
+  uint32_t first_logit_row = 0;  // index into the logits; with drafts there are 1 + n_draft
 };
 
 // What one forward pass does. The spans of `batch` point into the plan.
@@ -77,10 +78,10 @@ class Scheduler {
   KvBlockPool& pool_;
   PrefixBlocks& prefix_;
   const SchedulerLimits limits_;
-  std::vector<Request*> waiting_;          // in order of arrival
-  std::vector<Sequence*> running_;         // by stamp
-  std::vector<Sequence*> preempted_;       // by stamp
-  uint32_t places_ = 0;                    // samples admitted and not retired
+  std::vector<Request*> waiting_;     // in order of arrival
+  std::vector<Sequence*> running_;    // by stamp
+  std::vector<Sequence*> preempted_;  // by stamp
+  uint32_t places_ = 0;               // samples admitted and not retired
   uint64_t next_stamp_ = 1;
   uint64_t n_preemptions_ = 0;
   Plan plan_;

@@ -10,7 +10,7 @@ struct StepRow {
   uint64_t request_id = 0;
   uint32_t sample = 0;
   uint32_t first_position = 0;
-  uint32_t n_rows = 0;                // 1 for a decode without draft
+  uint32_t n_rows = 0;  // 1 for a decode without draft
   uint32_t n_draft = 0;
   bool decode = false;
 };

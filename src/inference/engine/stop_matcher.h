@@ -1,6 +1,6 @@
-// Finds stop strings in the bytes of generated tokens and tells which tokens may be sent: text that is still a prefix of a stop is held
-// back, everything else is let go at once, and nothing of a stop is ever let go.
-// One object per sample, one thread. Cost: a few operations per byte and pattern; no allocation after reserve().
+// Finds stop strings in the bytes of generated tokens and tells which tokens may be sent: text that is still a prefix
+// of a stop is held back, everything else is let go at once, and nothing of a stop is ever let go. One object per
+// sample, one thread. Cost: a few operations per byte and pattern; no allocation after reserve().
 #pragma once
 #include <cstdint>
 #include <string>

@@ -11,6 +11,8 @@ Result<void> TokenTable::add_end_id(int32_t id) {
   return {};
 }
 
-bool TokenTable::is_end(int32_t id) const { return std::binary_search(end_ids_.begin(), end_ids_.end(), id); }
+bool TokenTable::is_end(int32_t id) const {
+  return std::binary_search(end_ids_.begin(), end_ids_.end(), id);
+}
 
 }  // namespace tie::engine

@@ -1,6 +1,7 @@
-// What the engine must know of a vocabulary: how many ids the tokenizer has, the bytes each stands for, and which ids end a generation.
-// Built once by the host from the vocabulary image; read by every thread afterwards. Control tokens have no bytes: they never are text.
-// Ids at or above size() (padding of the embedding matrix) are never sampled and never accepted in a prompt.
+// What the engine must know of a vocabulary: how many ids the tokenizer has, the bytes each stands for, and which ids
+// end a generation. Built once by the host from the vocabulary image; read by every thread afterwards. Control tokens
+// have no bytes: they never are text. Ids at or above size() (padding of the embedding matrix) are never sampled and
+// never accepted in a prompt.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -30,7 +30,8 @@ FakeModel::FakeModel(FakeModelOptions options) : options_(options) {
   config_.context_length = options.context;
 }
 
-FakeModel::Record* FakeModel::record(const bones::SequenceSpan& span, uint32_t position, const bones::KvPool& kv) const {
+FakeModel::Record* FakeModel::record(const bones::SequenceSpan& span, uint32_t position,
+                                     const bones::KvPool& kv) const {
   uint32_t block = span.block_table[position / kv.layout.block_tokens];
   return reinterpret_cast<Record*>(kv.block(block) + (position % kv.layout.block_tokens) * sizeof(Record));
 }
@@ -58,24 +59,30 @@ Result<bones::Logits> FakeModel::forward(const bones::Batch& batch, const bones:
     const auto& span = batch.sequences[i];
     if (span.first_row != next_row) complaints.push_back("rows have a gap");
     next_row += span.n_rows;
-    if (span.block_table.size() * kv.layout.block_tokens < span.first_position + span.n_rows) return fail(Code::kBadRequest, "block table too short");
+    if (span.block_table.size() * kv.layout.block_tokens < span.first_position + span.n_rows)
+      return fail(Code::kBadRequest, "block table too short");
     if (span.first_position + span.n_rows > options_.context) return fail(Code::kContextExceeded, "too long");
     for (uint32_t r = 0; r < span.n_rows; ++r) {
       uint32_t position = span.first_position + r, block = span.block_table[position / kv.layout.block_tokens];
-      if (writers[block] != -1 && writers[block] != static_cast<int>(i)) complaints.push_back("two sequences write one block");
+      if (writers[block] != -1 && writers[block] != static_cast<int>(i))
+        complaints.push_back("two sequences write one block");
       writers[block] = static_cast<int>(i);
       Record* mine = record(span, position, kv);
-      if (mine->position_plus_one != 0 && mine->position_plus_one != position + 1) complaints.push_back("a block was not zeroed");
+      if (mine->position_plus_one != 0 && mine->position_plus_one != position + 1)
+        complaints.push_back("a block was not zeroed");
       *mine = {batch.tokens[span.first_row + r], position + 1};
       if (next_logit == batch.logit_rows.size() || batch.logit_rows[next_logit] != span.first_row + r) continue;
       uint64_t hash = hash_up_to(span, position, kv);
       float* out = &logits_[next_logit++ * options_.n_vocab];
-      for (uint32_t v = 0; v < options_.n_vocab; ++v) out[v] = static_cast<float>(mix(hash ^ (uint64_t{v} << 32)) >> 44) * 0x1p-20f * 8.0f;
+      for (uint32_t v = 0; v < options_.n_vocab; ++v)
+        out[v] = static_cast<float>(mix(hash ^ (uint64_t{v} << 32)) >> 44) * 0x1p-20f * 8.0f;
       for (uint32_t v = kFakeTokens; v < options_.n_vocab; ++v) out[v] = 100.0f;
     }
   }
-  if (next_row != batch.tokens.size() || next_logit != batch.logit_rows.size()) complaints.push_back("rows and logit rows do not fit");
-  return bones::Logits{logits_.data(), options_.n_vocab, static_cast<uint32_t>(batch.logit_rows.size()), options_.n_vocab};
+  if (next_row != batch.tokens.size() || next_logit != batch.logit_rows.size())
+    complaints.push_back("rows and logit rows do not fit");
+  return bones::Logits{logits_.data(), options_.n_vocab, static_cast<uint32_t>(batch.logit_rows.size()),
+                       options_.n_vocab};
 }
 
 TokenTable fake_table() {
@@ -119,7 +126,8 @@ bool run_to_end(EngineCore& core, uint32_t most_steps) {
       core.settle();
       return true;
     }
-    if (!core.step(i * 1000)) std::this_thread::sleep_for(std::chrono::microseconds(20));  // a grammar is being compiled
+    if (!core.step(i * 1000))
+      std::this_thread::sleep_for(std::chrono::microseconds(20));  // a grammar is being compiled
   }
   return false;
 }

@@ -1,6 +1,6 @@
-// A model for tests of the engine: its logits are a hash of the tokens it finds *in the KV blocks* through the block table, so a wrong
-// table, a lost copy-on-write, a block used twice or a stale position changes the text. Checks on the way that fresh blocks are zero and
-// that no two sequences write one block.
+// A model for tests of the engine: its logits are a hash of the tokens it finds *in the KV blocks* through the block
+// table, so a wrong table, a lost copy-on-write, a block used twice or a stale position changes the text. Checks on the
+// way that fresh blocks are zero and that no two sequences write one block.
 #pragma once
 #include <atomic>
 #include <string>
@@ -11,9 +11,9 @@
 namespace tie::engine::testing {
 
 struct FakeModelOptions {
-  uint32_t n_vocab = 72;              // the tokenizer has kFakeTokens of them, the rest is padding with the best logits of all
+  uint32_t n_vocab = 72;  // the tokenizer has kFakeTokens of them, the rest is padding with the best logits of all
   uint32_t context = 256;
-  uint32_t remembers = 0;             // the hash covers the last so many tokens; 0 = all
+  uint32_t remembers = 0;  // the hash covers the last so many tokens; 0 = all
 };
 
 inline constexpr uint32_t kFakeTokens = 64;
@@ -40,7 +40,8 @@ class FakeModel final : public ForwardModel {
   std::vector<float> logits_;
 };
 
-// kFakeTokens tokens: id i is a letter, some are two or three letters, ids 0 to 2 have no text, 1 and 2 end a generation.
+// kFakeTokens tokens: id i is a letter, some are two or three letters, ids 0 to 2 have no text, 1 and 2 end a
+// generation.
 TokenTable fake_table();
 
 // Collects what one request was sent.

@@ -15,12 +15,13 @@ struct CallService::Call {
   grpc::GenericServerContext context;
   grpc::GenericServerAsyncReaderWriter io;
   grpc::ByteBuffer incoming;
-  Tag accept{this, Op::kAccept}, done{this, Op::kDone}, read{this, Op::kRead}, write{this, Op::kWrite}, finish{this, Op::kFinish};
-  uint32_t operations = 0;             // tags that are still to come
+  Tag accept{this, Op::kAccept}, done{this, Op::kDone}, read{this, Op::kRead}, write{this, Op::kWrite},
+      finish{this, Op::kFinish};
+  uint32_t operations = 0;  // tags that are still to come
   bool reading = false, writing = false, reads_ended = false, finishing = false, gone = false;
   bool unary = false;
   std::vector<std::shared_ptr<RequestOutput>> requests;
-  size_t next_request = 0;             // whose turn it is to be written
+  size_t next_request = 0;  // whose turn it is to be written
   struct Refusal {
     std::string id;
     Error error;
@@ -41,7 +42,8 @@ const std::string kStreamMethod = "/inference.GRPCInferenceService/ModelStreamIn
 
 }  // namespace
 
-CallService::CallService(std::string model, grpc::AsyncGenericService& service, const UnaryCalls& unary, std::unique_ptr<grpc::ServerCompletionQueue> queue)
+CallService::CallService(std::string model, grpc::AsyncGenericService& service, const UnaryCalls& unary,
+                         std::unique_ptr<grpc::ServerCompletionQueue> queue)
     : model_(std::move(model)), service_(service), unary_(unary), queue_(std::move(queue)) {}
 
 CallService::~CallService() {
@@ -54,7 +56,9 @@ void CallService::start() {
   pthread_setname_np(thread_.native_handle(), "streams");
 }
 
-void CallService::set_engine(engine::Engine* engine) { engine_ = engine; }
+void CallService::set_engine(engine::Engine* engine) {
+  engine_ = engine;
+}
 
 void CallService::stop() {
   stopping_ = true;
@@ -112,7 +116,9 @@ void CallService::handle(Tag& tag, bool ok) {
   Call& call = *tag.call;
   --call.operations;
   switch (tag.op) {
-    case Op::kAccept: on_accept(call, ok); return;
+    case Op::kAccept:
+      on_accept(call, ok);
+      return;
     case Op::kDone:
       call.gone = true;
       drop_requests(call);
@@ -128,7 +134,9 @@ void CallService::handle(Tag& tag, bool ok) {
       read_next(call);
       pump(call);
       break;
-    case Op::kFinish: call.gone = true; break;
+    case Op::kFinish:
+      call.gone = true;
+      break;
   }
   if (call.operations == 0) release(call);
 }
@@ -153,7 +161,8 @@ void CallService::on_accept(Call& call, bool ok) {
 }
 
 void CallService::read_next(Call& call) {
-  if (call.reading || call.reads_ended || call.gone || call.finishing || call.refusals.size() >= kMaxUnsentErrors) return;
+  if (call.reading || call.reads_ended || call.gone || call.finishing || call.refusals.size() >= kMaxUnsentErrors)
+    return;
   call.reading = true;
   ++call.operations;
   call.io.Read(&call.incoming, &call.read);
@@ -162,7 +171,8 @@ void CallService::read_next(Call& call) {
 // Its status and reply end the call, also when no message came.
 void CallService::answer_unary(Call& call, bool has_message) {
   auto answer = unary_.answer(call.context.method(), call.incoming);
-  if (!has_message && answer.status.ok()) answer.status = {grpc::StatusCode::INVALID_ARGUMENT, "BAD_REQUEST: the call has no message"};
+  if (!has_message && answer.status.ok())
+    answer.status = {grpc::StatusCode::INVALID_ARGUMENT, "BAD_REQUEST: the call has no message"};
   if (!answer.status.ok()) return finish(call, answer.status);
   call.finishing = true;
   ++call.operations;
@@ -185,7 +195,8 @@ void CallService::on_read(Call& call, bool ok) {
 }
 
 Result<void> CallService::take_request(Call& call, std::string& id) {
-  if (!parse_and_wipe(call.incoming, request_)) return fail(Code::kBadRequest, "the message is not a ModelInferRequest");
+  if (!parse_and_wipe(call.incoming, request_))
+    return fail(Code::kBadRequest, "the message is not a ModelInferRequest");
   id = request_.id().substr(0, kMaxIdBytes);
   auto parsed = parse_request(request_, model_);
   wipe(request_);
@@ -193,9 +204,10 @@ Result<void> CallService::take_request(Call& call, std::string& id) {
   if (!parsed) return std::unexpected(std::move(parsed.error()));
   auto* engine = engine_.load();
   if (draining_ || !engine) return std::unexpected(kDraining);
-  if (call.requests.size() >= kMaxRequestsPerStream) return fail(Code::kOverloaded, "too many requests are in flight on this stream");
-  auto output = std::make_shared<RequestOutput>(id, parsed->outputs, parsed->spec.sampling.logprobs, parsed->spec.sampling.n,
-                                                [this](std::shared_ptr<RequestOutput> ready) {
+  if (call.requests.size() >= kMaxRequestsPerStream)
+    return fail(Code::kOverloaded, "too many requests are in flight on this stream");
+  auto output = std::make_shared<RequestOutput>(id, parsed->outputs, parsed->spec.sampling.logprobs,
+                                                parsed->spec.sampling.n, [this](std::shared_ptr<RequestOutput> ready) {
                                                   std::lock_guard lock(ready_mutex_);
                                                   ready_.push_back(std::move(ready));
                                                   has_ready_.store(true, std::memory_order_release);

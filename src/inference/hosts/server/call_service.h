@@ -1,9 +1,9 @@
-// All calls of the runtime's socket: one thread over one completion queue. It answers the small ones, reads the requests of
-// ModelStreamInfer, hands them to the engine and writes what comes back. One thread and no generated service: with any other poller in the
-// process, gRPC passes each event from thread to thread.
-// A malformed request is answered on its stream with an error and harms nothing else. A call that goes away cancels its requests.
-// One response per call is under way at a time; what the engine produces meanwhile gathers in RequestOutput.
-// Threads: start, set_engine, wake, drain and stop from any; everything else on its own thread.
+// All calls of the runtime's socket: one thread over one completion queue. It answers the small ones, reads the
+// requests of ModelStreamInfer, hands them to the engine and writes what comes back. One thread and no generated
+// service: with any other poller in the process, gRPC passes each event from thread to thread. A malformed request is
+// answered on its stream with an error and harms nothing else. A call that goes away cancels its requests. One response
+// per call is under way at a time; what the engine produces meanwhile gathers in RequestOutput. Threads: start,
+// set_engine, wake, drain and stop from any; everything else on its own thread.
 #pragma once
 #include <grpcpp/alarm.h>
 #include <grpcpp/generic/async_generic_service.h>
@@ -25,14 +25,16 @@ namespace tie::runtime_host {
 
 class CallService {
  public:
-  CallService(std::string model, grpc::AsyncGenericService& service, const UnaryCalls& unary, std::unique_ptr<grpc::ServerCompletionQueue> queue);
+  CallService(std::string model, grpc::AsyncGenericService& service, const UnaryCalls& unary,
+              std::unique_ptr<grpc::ServerCompletionQueue> queue);
   ~CallService();
 
-  void start();                              // once the server listens
-  void set_engine(engine::Engine* engine);   // until then calls are refused as not ready; null again before the engine goes
-  void wake();                               // the engine has announced outputs; cheap when there are none
+  void start();  // once the server listens
+  void set_engine(
+      engine::Engine* engine);  // until then calls are refused as not ready; null again before the engine goes
+  void wake();                  // the engine has announced outputs; cheap when there are none
   void set_not_ready(const char* why) { not_ready_ = why; }  // what calls hear until there is an engine; a literal
-  void drain();                              // refuses new calls and requests; calls end when their requests have
+  void drain();  // refuses new calls and requests; calls end when their requests have
   uint32_t open_calls() const { return open_calls_; }
   // After Server::Shutdown and with no engine: ends the thread.
   void stop();
@@ -66,8 +68,8 @@ class CallService {
   std::atomic<const char*> not_ready_{"the runtime is still starting"};
   std::atomic<bool> draining_{false}, stopping_{false};
   std::atomic<uint32_t> open_calls_{0};
-  std::vector<Call*> calls_;                 // accepted, not released
-  inference::ModelInferRequest request_;     // parsed into again and again
+  std::vector<Call*> calls_;              // accepted, not released
+  inference::ModelInferRequest request_;  // parsed into again and again
 
   grpc::Alarm alarm_;
   std::atomic<bool> alarm_set_{false};

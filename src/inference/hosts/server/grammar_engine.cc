@@ -14,19 +14,22 @@ Error refusal(int code, const edge_grammar_error& error) {
 
 class Grammar final : public engine::Constraint {
  public:
-  Grammar(edge_grammar* grammar, std::shared_ptr<edge_grammar_vocabulary> vocabulary) : grammar_(grammar), vocabulary_(std::move(vocabulary)) {}
+  Grammar(edge_grammar* grammar, std::shared_ptr<edge_grammar_vocabulary> vocabulary)
+      : grammar_(grammar), vocabulary_(std::move(vocabulary)) {}
   ~Grammar() override { edge_grammar_free(grammar_); }
   Grammar(const Grammar&) = delete;
 
   Result<std::unique_ptr<engine::Constraint>> clone() const override {
     edge_grammar* copy = nullptr;
-    if (edge_grammar_fork(grammar_, &copy) != EDGE_GRAMMAR_OK) return fail(Code::kInternal, "the grammar cannot be copied");
+    if (edge_grammar_fork(grammar_, &copy) != EDGE_GRAMMAR_OK)
+      return fail(Code::kInternal, "the grammar cannot be copied");
     return std::make_unique<Grammar>(copy, vocabulary_);
   }
 
   Result<void> accept(int32_t token) override {
     edge_grammar_error error{};
-    if (edge_grammar_accept(grammar_, static_cast<uint32_t>(token), &error) != EDGE_GRAMMAR_OK) return fail(Code::kInternal, error.text);
+    if (edge_grammar_accept(grammar_, static_cast<uint32_t>(token), &error) != EDGE_GRAMMAR_OK)
+      return fail(Code::kInternal, error.text);
     return {};
   }
 
@@ -45,7 +48,9 @@ class Grammar final : public engine::Constraint {
 
 }  // namespace
 
-void GrammarEngine::Free::operator()(edge_grammar_vocabulary* vocabulary) const { edge_grammar_vocabulary_free(vocabulary); }
+void GrammarEngine::Free::operator()(edge_grammar_vocabulary* vocabulary) const {
+  edge_grammar_vocabulary_free(vocabulary);
+}
 
 void GrammarEngine::prepare() {
   std::call_once(prepared_, [this] {
@@ -61,8 +66,8 @@ void GrammarEngine::prepare() {
     edge_grammar_vocabulary* built = nullptr;
     edge_grammar_error error{};
     auto ends = vocab_.end_of_generation();
-    int code = edge_grammar_vocabulary_new(reinterpret_cast<const uint8_t*>(bytes.data()), offsets.data(), control.data(), control.size(), ends.data(),
-                                           ends.size(), &built, &error);
+    int code = edge_grammar_vocabulary_new(reinterpret_cast<const uint8_t*>(bytes.data()), offsets.data(),
+                                           control.data(), control.size(), ends.data(), ends.size(), &built, &error);
     if (code == EDGE_GRAMMAR_OK)
       vocabulary_.reset(built, Free{});
     else
@@ -73,10 +78,12 @@ void GrammarEngine::prepare() {
 Result<std::unique_ptr<engine::Constraint>> GrammarEngine::compile(std::string_view grammar) {
   if (grammar.empty()) return engine::any_token_constraint();
   prepare();
-  if (!vocabulary_) return fail(Code::kUnsupportedFeature, "grammars cannot be enforced with this vocabulary: " + failure_);
+  if (!vocabulary_)
+    return fail(Code::kUnsupportedFeature, "grammars cannot be enforced with this vocabulary: " + failure_);
   edge_grammar* compiled = nullptr;
   edge_grammar_error error{};
-  int code = edge_grammar_compile(vocabulary_.get(), reinterpret_cast<const uint8_t*>(grammar.data()), grammar.size(), &compiled, &error);
+  int code = edge_grammar_compile(vocabulary_.get(), reinterpret_cast<const uint8_t*>(grammar.data()), grammar.size(),
+                                  &compiled, &error);
   if (code != EDGE_GRAMMAR_OK) return std::unexpected(refusal(code, error));
   return std::make_unique<Grammar>(compiled, vocabulary_);
 }

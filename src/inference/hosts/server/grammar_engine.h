@@ -1,6 +1,7 @@
-// Enforces grammars by llguidance (rust/edge_grammar) behind the engine's constraint seam. The empty grammar needs no vocabulary and is
-// answered at once; the vocabulary is prepared at the first other grammar, or beforehand by prepare().
-// Threads: prepare() from any, compile() from the engine's grammar thread, constraints from the engine's mask thread.
+// Enforces grammars by llguidance (rust/edge_grammar) behind the engine's constraint seam. The empty grammar needs no
+// vocabulary and is answered at once; the vocabulary is prepared at the first other grammar, or beforehand by
+// prepare(). Threads: prepare() from any, compile() from the engine's grammar thread, constraints from the engine's
+// mask thread.
 #pragma once
 #include <memory>
 #include <mutex>

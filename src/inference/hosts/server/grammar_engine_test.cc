@@ -1,4 +1,5 @@
-// The engine under real grammars: a random tiny model must still write what the grammar says, alone and in a batch, for each sample.
+// The engine under real grammars: a random tiny model must still write what the grammar says, alone and in a batch, for
+// each sample.
 #include "inference/hosts/server/grammar_engine.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +38,8 @@ class Grammars : public ::testing::Test {
 
   std::shared_ptr<CollectingSink> start(std::string grammar, engine::SamplingOptions sampling) {
     auto sink = std::make_shared<CollectingSink>();
-    auto request = core_->prepare({.prompt = {65, 66, 67}, .sampling = std::move(sampling), .grammar = std::move(grammar), .sink = sink});
+    auto request = core_->prepare(
+        {.prompt = {65, 66, 67}, .sampling = std::move(sampling), .grammar = std::move(grammar), .sink = sink});
     EXPECT_TRUE(request) << request.error().message;
     EXPECT_TRUE(core_->add(std::move(*request)));
     return sink;
@@ -58,12 +60,14 @@ const char* const kSchema =
 
 TEST_F(Grammars, EverySampleIsWhatTheSchemaSays) {
   std::vector<std::shared_ptr<CollectingSink>> sinks;
-  for (uint64_t seed = 0; seed < 6; ++seed) sinks.push_back(start(kSchema, {.temperature = seed % 2 ? 1.0f : 0.0f, .seed = seed, .n = 3, .max_tokens = 400}));
+  for (uint64_t seed = 0; seed < 6; ++seed)
+    sinks.push_back(start(kSchema, {.temperature = seed % 2 ? 1.0f : 0.0f, .seed = seed, .n = 3, .max_tokens = 400}));
   ASSERT_TRUE(engine::testing::run_to_end(*core_, 1'000'000));
   for (auto& sink : sinks)
     for (uint32_t i = 0; i < 3; ++i) {
       ASSERT_FALSE(sink->error) << sink->error->message;
-      if (sink->samples[i].finish == engine::Finish::kLength) continue;  // white space may go on for long in a random model
+      if (sink->samples[i].finish == engine::Finish::kLength)
+        continue;  // white space may go on for long in a random model
       auto json = nlohmann::json::parse(sink->text(i, core_->table()), nullptr, false);
       ASSERT_FALSE(json.is_discarded()) << sink->text(i, core_->table());
       EXPECT_LE(json["name"].get<std::string>().size(), 32u);
@@ -77,7 +81,8 @@ TEST_F(Grammars, AFixedTextEndsByItself) {
   ASSERT_TRUE(engine::testing::run_to_end(*core_, 1'000'000));
   std::string text = sink->text(0, core_->table());
   EXPECT_TRUE(text == "yes" || text == "no") << text;
-  EXPECT_TRUE(sink->samples[0].finish == engine::Finish::kGrammarEnd || sink->samples[0].finish == engine::Finish::kStop);
+  EXPECT_TRUE(sink->samples[0].finish == engine::Finish::kGrammarEnd ||
+              sink->samples[0].finish == engine::Finish::kStop);
 }
 
 TEST_F(Grammars, MaxTokensInsideEndsWithLength) {
@@ -89,7 +94,9 @@ TEST_F(Grammars, MaxTokensInsideEndsWithLength) {
 TEST_F(Grammars, BadOnesAreBadRequestsAndTheEngineLives) {
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   std::string deep(60'000, '(');
-  for (std::string bad : {std::string("start: /((/"), "start: /" + deep + "/", std::string(R"({"grammars":[{"json_schema":{"type":"string","format":"no-such"}}]})"), std::string("{")})
+  for (std::string bad :
+       {std::string("start: /((/"), "start: /" + deep + "/",
+        std::string(R"({"grammars":[{"json_schema":{"type":"string","format":"no-such"}}]})"), std::string("{")})
     sinks.push_back(start(bad, {.max_tokens = 5}));
   auto good = start("start: \"ok\"", {.max_tokens = 50});
   ASSERT_TRUE(engine::testing::run_to_end(*core_, 1'000'000));

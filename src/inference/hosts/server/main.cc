@@ -43,20 +43,25 @@ struct LoadedModel {
 Result<LoadedModel> load(const Flags& flags, int stop_fd) {
   LoadedModel out;
   if (flags.weights.empty()) {
-    TIE_TRY(out.memory, runtime_host::attach_from_owner(flags.owner_socket, flags.model, Deadline::in_ms(flags.attach_deadline_ms), stop_fd));
+    TIE_TRY(out.memory, runtime_host::attach_from_owner(flags.owner_socket, flags.model,
+                                                        Deadline::in_ms(flags.attach_deadline_ms), stop_fd));
   } else {
     TIE_TRY(out.memory, runtime_host::attach_from_files(flags.weights, flags.tokenizer));
   }
   uint32_t threads = flags.threads ? flags.threads : std::max(1u, std::min(std::thread::hardware_concurrency(), 256u));
   out.pool = std::make_unique<bones::ThreadPool>(bones::ThreadPoolOptions{.n_threads = threads});
-  bones::ModelOptions options{.pool = out.pool.get(), .kernels = flags.kernels, .max_batch_rows = flags.max_rows,
-                              .max_logit_rows = flags.max_batch + engine::kMaxDraftTokens, .max_sequences = flags.max_batch};
+  bones::ModelOptions options{.pool = out.pool.get(),
+                              .kernels = flags.kernels,
+                              .max_batch_rows = flags.max_rows,
+                              .max_logit_rows = flags.max_batch + engine::kMaxDraftTokens,
+                              .max_sequences = flags.max_batch};
   TIE_TRY(auto model, bones::Model::attach(out.memory.weights.bytes(), options));
   out.model = std::make_unique<engine::BonesModel>(std::move(model));
   return out;
 }
 
-// SIGUSR1, from the probe: warm the prefix cache. Blocked from here on, like the termination signals; call before any thread starts.
+// SIGUSR1, from the probe: warm the prefix cache. Blocked from here on, like the termination signals; call before any
+// thread starts.
 Result<os::Fd> warm_up_signal_fd() {
   sigset_t set;
   sigemptyset(&set);
@@ -68,14 +73,17 @@ Result<os::Fd> warm_up_signal_fd() {
 }
 
 Result<runtime_host::PrefixContext> prefix_context(const Flags& flags, const LoadedModel& loaded) {
-  runtime_host::PrefixContext context{flags.owner_socket, flags.model, loaded.memory.model_id, loaded.memory.release_id, {}};
+  runtime_host::PrefixContext context{
+      flags.owner_socket, flags.model, loaded.memory.model_id, loaded.memory.release_id, {}};
   engine::EngineOptions defaults;
   TIE_TRY(context.layout, bones::KvLayout::for_model(loaded.model->config(), defaults.kv_type, defaults.block_tokens));
   return context;
 }
 
-// Waits to be told, computes and seals the prompts' blocks. The caller ends then: the instance that warmed the pool does not serve.
-Result<void> warm_up(const Flags& flags, const runtime_host::PrefixContext& context, LoadedModel& loaded, runtime_host::RuntimeServer& server, int stop_fd, int warm_fd) {
+// Waits to be told, computes and seals the prompts' blocks. The caller ends then: the instance that warmed the pool
+// does not serve.
+Result<void> warm_up(const Flags& flags, const runtime_host::PrefixContext& context, LoadedModel& loaded,
+                     runtime_host::RuntimeServer& server, int stop_fd, int warm_fd) {
   server.set_not_ready("needs_warmup");
   os::notify_ready();
   pollfd polls[2] = {{stop_fd, POLLIN, 0}, {warm_fd, POLLIN, 0}};
@@ -89,7 +97,8 @@ Result<void> warm_up(const Flags& flags, const runtime_host::PrefixContext& cont
   return {};
 }
 
-Result<std::unique_ptr<engine::EngineCore>> make_core(const Flags& flags, LoadedModel& loaded, engine::PrefixSource* prefix) {
+Result<std::unique_ptr<engine::EngineCore>> make_core(const Flags& flags, LoadedModel& loaded,
+                                                      engine::PrefixSource* prefix) {
   auto image = loaded.memory.tokenizer.bytes();
   TIE_TRY(auto vocab, text::Vocab::open({reinterpret_cast<const uint8_t*>(image.data()), image.size()}));
   TIE_TRY(auto table, runtime_host::token_table(vocab));
@@ -120,7 +129,8 @@ Result<void> run(const Flags& flags) {
   if (!flags.owner_socket.empty()) {
     TIE_TRY(prefix, runtime_host::start_prefix(context_of_prefix));
   }
-  if (prefix.state == runtime_host::PrefixState::kCold) return warm_up(flags, context_of_prefix, *loaded, *server, stop.get(), warm_signal.get());
+  if (prefix.state == runtime_host::PrefixState::kCold)
+    return warm_up(flags, context_of_prefix, *loaded, *server, stop.get(), warm_signal.get());
   TIE_TRY(auto core, make_core(flags, *loaded, prefix.source.get()));
   uint32_t context = core->context();
   server->serve(std::move(core));
@@ -128,10 +138,13 @@ Result<void> run(const Flags& flags) {
   os::notify_ready();
   TIE_LOG("afm-runtime", "ready after {} ms: {} kernels, {} threads, context of {} tokens", monotonic_ms() - began_ms,
           os::LogWord(loaded->model->kernels()), loaded->pool->size(), context);
-  if (prefix.source != nullptr) TIE_LOG("afm-runtime", "{} system prompts restored without a forward pass", prefix.source->prompt_count());
+  if (prefix.source != nullptr)
+    TIE_LOG("afm-runtime", "{} system prompts restored without a forward pass", prefix.source->prompt_count());
   loaded->grammars->prepare();  // while nobody waits for it
   bool corrupt = false;
-  while (!corrupt && !os::wait_readable(stop.get(), Deadline::in_ms(prefix.source != nullptr ? kPrefixWatchMs : kIdleWaitMs))) corrupt = prefix.source != nullptr && prefix.source->corrupt();
+  while (!corrupt &&
+         !os::wait_readable(stop.get(), Deadline::in_ms(prefix.source != nullptr ? kPrefixWatchMs : kIdleWaitMs)))
+    corrupt = prefix.source != nullptr && prefix.source->corrupt();
   if (corrupt) {
     // A sealed block changed after all: what is in flight goes on without it, the next instance warms anew.
     TIE_LOG("afm-runtime", "a block of the prefix pool fails its digest; the pool is discarded");
@@ -152,15 +165,18 @@ int main(int argc, char** argv) {
   app.add_option("--model", flags.model, "name of the served model")->required();
   app.add_option("--socket", flags.socket, "runtime.sock to serve")->required();
   auto* owner = app.add_option("--owner-socket", flags.owner_socket, "owner.sock of tie-model-owner");
-  auto* weights = app.add_option("--weights", flags.weights, "instead of an owner: a packed weights image")->excludes(owner);
+  auto* weights =
+      app.add_option("--weights", flags.weights, "instead of an owner: a packed weights image")->excludes(owner);
   app.add_option("--tokenizer", flags.tokenizer, "with --weights: the vocabulary image")->needs(weights);
   app.add_option("--threads", flags.threads, "compute threads (default: one for each CPU)")->check(CLI::Range(1, 256));
   app.add_option("--max-batch", flags.max_batch, "most sequences computed at once")->check(CLI::Range(1, 1024));
   app.add_option("--max-rows", flags.max_rows, "most tokens in one forward pass")->check(CLI::Range(16, 65536));
   app.add_option("--kv-mib", flags.kv_mib, "memory for keys and values")->check(CLI::Range(1, 1 << 20));
   app.add_option("--kernels", flags.kernels, "kernel set; default: the best this CPU has");
-  app.add_option("--attach-deadline-ms", flags.attach_deadline_ms, "how long to wait for the owner")->check(CLI::Range(100, 600'000));
-  app.add_option("--drain-limit-ms", flags.drain_limit_ms, "how long requests in flight may take after SIGTERM")->check(CLI::Range(0, 86'400'000));
+  app.add_option("--attach-deadline-ms", flags.attach_deadline_ms, "how long to wait for the owner")
+      ->check(CLI::Range(100, 600'000));
+  app.add_option("--drain-limit-ms", flags.drain_limit_ms, "how long requests in flight may take after SIGTERM")
+      ->check(CLI::Range(0, 86'400'000));
   CLI11_PARSE(app, argc, argv);
   if (flags.owner_socket.empty() && (flags.weights.empty() || flags.tokenizer.empty())) {
     std::fprintf(stderr, "afm-runtime: give --owner-socket, or --weights and --tokenizer\n");

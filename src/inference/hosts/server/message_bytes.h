@@ -5,7 +5,8 @@
 
 namespace tie::runtime_host {
 
-// Parses one message and overwrites its bytes: gRPC owns the memory, and nobody else reads it any more. False when it does not parse.
+// Parses one message and overwrites its bytes: gRPC owns the memory, and nobody else reads it any more. False when it
+// does not parse.
 bool parse_and_wipe(grpc::ByteBuffer& buffer, google::protobuf::MessageLite& message);
 
 // One serialization, no copy.

@@ -9,18 +9,20 @@ struct TensorRow {
   const char* name;
   const char* datatype;
   inference::DataType type;
-  int64_t size;      // -1: variable
+  int64_t size;  // -1: variable
   bool optional;
 };
 constexpr auto kInt32 = inference::TYPE_INT32;
 constexpr auto kBytes = inference::TYPE_STRING;
 constexpr std::array kInputRows = {
-    TensorRow{"token_ids", "INT32", kInt32, -1, false}, TensorRow{"sampling", "BYTES", kBytes, 1, true},  TensorRow{"grammar", "BYTES", kBytes, 1, true},
-    TensorRow{"prompt_id", "BYTES", kBytes, 1, true},   TensorRow{"images", "BYTES", kBytes, -1, true},   TensorRow{"image_positions", "INT32", kInt32, -1, true},
+    TensorRow{"token_ids", "INT32", kInt32, -1, false}, TensorRow{"sampling", "BYTES", kBytes, 1, true},
+    TensorRow{"grammar", "BYTES", kBytes, 1, true},     TensorRow{"prompt_id", "BYTES", kBytes, 1, true},
+    TensorRow{"images", "BYTES", kBytes, -1, true},     TensorRow{"image_positions", "INT32", kInt32, -1, true},
     TensorRow{"kv_import", "BYTES", kBytes, 1, true},   TensorRow{"kv_export", "BYTES", kBytes, 1, true}};
 constexpr std::array kOutputRows = {
-    TensorRow{"sample_index", "INT32", kInt32, 1, false}, TensorRow{"token_ids", "INT32", kInt32, -1, false}, TensorRow{"stop_trim_bytes", "INT32", kInt32, 1, false},
-    TensorRow{"logprobs", "BYTES", kBytes, 1, false},     TensorRow{"finish", "BYTES", kBytes, 1, false},     TensorRow{"usage", "BYTES", kBytes, 1, false}};
+    TensorRow{"sample_index", "INT32", kInt32, 1, false},    TensorRow{"token_ids", "INT32", kInt32, -1, false},
+    TensorRow{"stop_trim_bytes", "INT32", kInt32, 1, false}, TensorRow{"logprobs", "BYTES", kBytes, 1, false},
+    TensorRow{"finish", "BYTES", kBytes, 1, false},          TensorRow{"usage", "BYTES", kBytes, 1, false}};
 
 template <typename Add>
 void describe(const auto& rows, Add add) {

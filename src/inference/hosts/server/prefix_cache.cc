@@ -10,17 +10,22 @@ namespace {
 constexpr int64_t kCallMs = 10'000;
 constexpr int64_t kSealMs = 120'000;  // the owner hashes the whole pool
 
-Deadline soon() { return Deadline::in_ms(kCallMs); }
+Deadline soon() {
+  return Deadline::in_ms(kCallMs);
+}
 
 Result<prefix::RestoredPool> attach(prefix::OwnerLink& link, const PrefixContext& context) {
   TIE_TRY(auto attached, link.attach(soon()));
   return prefix::RestoredPool::restore(std::move(attached.fd), std::move(attached.metadata),
-                                       {context.model_id, context.release_id, context.layout_id(), context.layout.block_tokens, context.layout.block_bytes()});
+                                       {context.model_id, context.release_id, context.layout_id(),
+                                        context.layout.block_tokens, context.layout.block_bytes()});
 }
 
 }  // namespace
 
-crypto::Digest PrefixContext::layout_id() const { return crypto::sha256(as_bytes(layout.layout_id_input())); }
+crypto::Digest PrefixContext::layout_id() const {
+  return crypto::sha256(as_bytes(layout.layout_id_input()));
+}
 
 Result<PrefixStart> start_prefix(const PrefixContext& context) {
   TIE_TRY(auto link, prefix::OwnerLink::connect(context.owner_socket, context.model, 0, soon()));
@@ -40,7 +45,8 @@ Result<PrefixStart> start_prefix(const PrefixContext& context) {
 Result<void> warm_prefix(const PrefixContext& context, engine::ForwardModel& model, uint32_t max_rows) {
   TIE_TRY(auto link, prefix::OwnerLink::connect(context.owner_socket, context.model, 0, soon()));
   TIE_TRY(auto prompts, link.prompts(soon()));
-  TIE_TRY(auto plan, prefix::plan_blocks(std::move(prompts), context.layout.block_tokens, context.layout.block_bytes()));
+  TIE_TRY(auto plan,
+          prefix::plan_blocks(std::move(prompts), context.layout.block_tokens, context.layout.block_bytes()));
   plan.model_id = context.model_id;
   plan.release_id = context.release_id;
   plan.layout_id = context.layout_id();

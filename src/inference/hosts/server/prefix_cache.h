@@ -1,5 +1,6 @@
-// The runtime's part in the life of the system-prompt prefix cache: restore it from the owner at start, or warm it when told to; serve its blocks to the engine.
-// Source: cache/prefix/README.md. The warming instance seals and ends; only a fresh one serves.
+// The runtime's part in the life of the system-prompt prefix cache: restore it from the owner at start, or warm it when
+// told to; serve its blocks to the engine. Source: cache/prefix/README.md. The warming instance seals and ends; only a
+// fresh one serves.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -41,11 +42,12 @@ struct PrefixContext {
 
 enum class PrefixState { kNone, kRestored, kCold };
 struct PrefixStart {
-  PrefixState state = PrefixState::kNone;      // kNone: this model has no system prompts
-  std::unique_ptr<SealedPrefix> source;        // when restored
+  PrefixState state = PrefixState::kNone;  // kNone: this model has no system prompts
+  std::unique_ptr<SealedPrefix> source;    // when restored
 };
 
-// Asks the owner. What it holds but does not fit this runtime is reset there, and the state is cold. Errors: the owner does not answer.
+// Asks the owner. What it holds but does not fit this runtime is reset there, and the state is cold. Errors: the owner
+// does not answer.
 Result<PrefixStart> start_prefix(const PrefixContext& context);
 // Computes, writes, seals. Errors: those of the owner and the model; the owner holds nothing half then.
 Result<void> warm_prefix(const PrefixContext& context, engine::ForwardModel& model, uint32_t max_rows);

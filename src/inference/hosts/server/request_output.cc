@@ -7,8 +7,13 @@
 
 namespace tie::runtime_host {
 
-RequestOutput::RequestOutput(std::string request_id, uint32_t output_bits, bool logprobs, uint32_t n_samples, Announce announce)
-    : id(std::move(request_id)), outputs(output_bits), with_logprobs(logprobs), n_samples_(n_samples), announce_(std::move(announce)) {}
+RequestOutput::RequestOutput(std::string request_id, uint32_t output_bits, bool logprobs, uint32_t n_samples,
+                             Announce announce)
+    : id(std::move(request_id)),
+      outputs(output_bits),
+      with_logprobs(logprobs),
+      n_samples_(n_samples),
+      announce_(std::move(announce)) {}
 
 RequestOutput::~RequestOutput() {
   for (auto& p : parts_) secure_zero(p.tokens.data(), p.tokens.size() * sizeof(int32_t));
@@ -18,12 +23,15 @@ void RequestOutput::announce() {
   if (!announced_.exchange(true)) announce_(shared_from_this());
 }
 
-bool RequestOutput::has_room() const { return unsent_tokens_.load(std::memory_order_relaxed) < (with_logprobs ? kMaxUnsentLogprobs : kMaxUnsentTokens); }
+bool RequestOutput::has_room() const {
+  return unsent_tokens_.load(std::memory_order_relaxed) < (with_logprobs ? kMaxUnsentLogprobs : kMaxUnsentTokens);
+}
 
 void RequestOutput::on_output(const engine::Output& output) {
   {
     std::lock_guard lock(mutex_);
-    auto at = std::find_if(parts_.begin(), parts_.end(), [&](const ResponseParts& p) { return p.sample == output.sample; });
+    auto at =
+        std::find_if(parts_.begin(), parts_.end(), [&](const ResponseParts& p) { return p.sample == output.sample; });
     if (at == parts_.end()) {
       parts_.push_back({.sample = output.sample});
       at = parts_.end() - 1;
@@ -66,7 +74,8 @@ std::optional<RequestOutput::Next> RequestOutput::take() {
     next.parts.final = final_taken_ = true;
     next.parts.usage = usage_;
     next.error = error_;
-    if (error_) next.parts.finish = error_->code == Code::kCancelled ? engine::Finish::kCancelled : engine::Finish::kError;
+    if (error_)
+      next.parts.finish = error_->code == Code::kCancelled ? engine::Finish::kCancelled : engine::Finish::kError;
   }
   return next;
 }

@@ -1,6 +1,7 @@
-// Between the engine's thread, which produces, and the stream's thread, which writes: gathers what one request has to send. While a
-// write is under way further tokens join the same response, so a slow client gets fewer, larger responses, never an unbounded queue.
-// Threads: on_output and on_end on the engine's; take and everything else on the stream service's. One uncontended lock each.
+// Between the engine's thread, which produces, and the stream's thread, which writes: gathers what one request has to
+// send. While a write is under way further tokens join the same response, so a slow client gets fewer, larger
+// responses, never an unbounded queue. Threads: on_output and on_end on the engine's; take and everything else on the
+// stream service's. One uncontended lock each.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -27,7 +28,7 @@ class RequestOutput final : public engine::OutputSink, public std::enable_shared
 
   struct Next {
     ResponseParts parts;
-    std::optional<Error> error;    // the request ended with it; parts.final is set
+    std::optional<Error> error;  // the request ended with it; parts.final is set
   };
   // The next response to send, if there is one.
   std::optional<Next> take();
@@ -48,7 +49,7 @@ class RequestOutput final : public engine::OutputSink, public std::enable_shared
   std::atomic<bool> announced_{false};
   std::atomic<size_t> unsent_tokens_{0};
   std::mutex mutex_;
-  std::vector<ResponseParts> parts_;              // at most one unfinished per sample
+  std::vector<ResponseParts> parts_;  // at most one unfinished per sample
   uint32_t samples_finished_ = 0;
   bool ended_ = false, final_taken_ = false;
   engine::Usage usage_;

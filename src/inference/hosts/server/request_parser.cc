@@ -28,12 +28,21 @@ struct InputRule {
   size_t max_elements;
 };
 constexpr std::array kInputs = {
-    InputRule{"token_ids", "INT32", kMaxPromptTokens}, InputRule{"sampling", "BYTES", 1},   InputRule{"grammar", "BYTES", 1},
-    InputRule{"prompt_id", "BYTES", 1},                InputRule{"images", "BYTES", kMaxImages}, InputRule{"image_positions", "INT32", kMaxImages},
-    InputRule{"kv_import", "BYTES", 1},                InputRule{"kv_export", "BYTES", 1},
+    InputRule{"token_ids", "INT32", kMaxPromptTokens},
+    InputRule{"sampling", "BYTES", 1},
+    InputRule{"grammar", "BYTES", 1},
+    InputRule{"prompt_id", "BYTES", 1},
+    InputRule{"images", "BYTES", kMaxImages},
+    InputRule{"image_positions", "INT32", kMaxImages},
+    InputRule{"kv_import", "BYTES", 1},
+    InputRule{"kv_export", "BYTES", 1},
 };
-constexpr std::array<std::pair<const char*, uint32_t>, 6> kOutputs = {
-    {{"sample_index", kSampleIndex}, {"token_ids", kTokenIds}, {"stop_trim_bytes", kStopTrimBytes}, {"logprobs", kLogprobs}, {"finish", kFinish}, {"usage", kUsage}}};
+constexpr std::array<std::pair<const char*, uint32_t>, 6> kOutputs = {{{"sample_index", kSampleIndex},
+                                                                       {"token_ids", kTokenIds},
+                                                                       {"stop_trim_bytes", kStopTrimBytes},
+                                                                       {"logprobs", kLogprobs},
+                                                                       {"finish", kFinish},
+                                                                       {"usage", kUsage}}};
 
 // Names come from outside: only short, plain ones are repeated in a message.
 std::string shown(std::string_view name) {
@@ -51,7 +60,8 @@ struct Input {
 Result<size_t> element_count(const Tensor& t, const InputRule& rule) {
   if (t.shape_size() != 1) return fail(Code::kBadRequest, fmt::format("input '{}' must have one dimension", rule.name));
   if (t.shape(0) < 0 || static_cast<uint64_t>(t.shape(0)) > rule.max_elements)
-    return fail(Code::kBadRequest, fmt::format("input '{}' may have at most {} elements", rule.name, rule.max_elements));
+    return fail(Code::kBadRequest,
+                fmt::format("input '{}' may have at most {} elements", rule.name, rule.max_elements));
   return static_cast<size_t>(t.shape(0));
 }
 
@@ -67,7 +77,8 @@ struct Inputs {
 Result<Inputs> collect_inputs(const ModelInferRequest& request) {
   bool raw = request.raw_input_contents_size() > 0;
   if (raw && request.raw_input_contents_size() != request.inputs_size())
-    return fail(Code::kBadRequest, fmt::format("{} inputs come with {} raw contents", request.inputs_size(), request.raw_input_contents_size()));
+    return fail(Code::kBadRequest, fmt::format("{} inputs come with {} raw contents", request.inputs_size(),
+                                               request.raw_input_contents_size()));
   Inputs inputs;
   for (int i = 0; i < request.inputs_size(); ++i) {
     const Tensor& t = request.inputs(i);
@@ -75,9 +86,12 @@ Result<Inputs> collect_inputs(const ModelInferRequest& request) {
     if (rule == kInputs.end()) return fail(Code::kBadRequest, fmt::format("there is no input {}", shown(t.name())));
     auto& slot = inputs.found[static_cast<size_t>(rule - kInputs.begin())];
     if (slot) return fail(Code::kBadRequest, fmt::format("input '{}' is given twice", rule->name));
-    if (t.datatype() != rule->datatype) return fail(Code::kBadRequest, fmt::format("input '{}' must be {}", rule->name, rule->datatype));
-    if (raw && t.has_contents()) return fail(Code::kBadRequest, fmt::format("input '{}' has typed and raw contents", rule->name));
-    if (t.parameters().contains("shared_memory_region")) return fail(Code::kUnsupportedFeature, "tensors in shared memory are not accepted");
+    if (t.datatype() != rule->datatype)
+      return fail(Code::kBadRequest, fmt::format("input '{}' must be {}", rule->name, rule->datatype));
+    if (raw && t.has_contents())
+      return fail(Code::kBadRequest, fmt::format("input '{}' has typed and raw contents", rule->name));
+    if (t.parameters().contains("shared_memory_region"))
+      return fail(Code::kUnsupportedFeature, "tensors in shared memory are not accepted");
     TIE_TRY(size_t n, element_count(t, *rule));
     slot = Input{&t, n, raw ? &request.raw_input_contents(i) : nullptr};
   }
@@ -89,13 +103,15 @@ Result<std::vector<int32_t>> read_int32(const Input& input) {
   std::vector<int32_t> out(input.elements);
   if (input.raw) {
     if (input.raw->size() != input.elements * sizeof(int32_t))
-      return fail(Code::kBadRequest, fmt::format("input '{}' of {} elements must have {} bytes, not {}", name, input.elements, input.elements * 4, input.raw->size()));
+      return fail(Code::kBadRequest, fmt::format("input '{}' of {} elements must have {} bytes, not {}", name,
+                                                 input.elements, input.elements * 4, input.raw->size()));
     if (!out.empty()) std::memcpy(out.data(), input.raw->data(), input.raw->size());
     return out;
   }
   const auto& values = input.tensor->contents().int_contents();
   if (static_cast<size_t>(values.size()) != input.elements)
-    return fail(Code::kBadRequest, fmt::format("input '{}' of shape [{}] has {} values", name, input.elements, values.size()));
+    return fail(Code::kBadRequest,
+                fmt::format("input '{}' of shape [{}] has {} values", name, input.elements, values.size()));
   std::copy(values.begin(), values.end(), out.begin());
   return out;
 }
@@ -107,14 +123,16 @@ Result<std::vector<std::string_view>> read_bytes(const Input& input) {
   if (!input.raw) {
     const auto& values = input.tensor->contents().bytes_contents();
     if (static_cast<size_t>(values.size()) != input.elements)
-      return fail(Code::kBadRequest, fmt::format("input '{}' of shape [{}] has {} values", name, input.elements, values.size()));
+      return fail(Code::kBadRequest,
+                  fmt::format("input '{}' of shape [{}] has {} values", name, input.elements, values.size()));
     out.assign(values.begin(), values.end());
     return out;
   }
   std::string_view rest = *input.raw;
   for (size_t i = 0; i < input.elements; ++i) {
     uint32_t length = 0;
-    if (rest.size() < sizeof length) return fail(Code::kBadRequest, fmt::format("input '{}' ends inside a length", name));
+    if (rest.size() < sizeof length)
+      return fail(Code::kBadRequest, fmt::format("input '{}' ends inside a length", name));
     std::memcpy(&length, rest.data(), sizeof length);
     rest.remove_prefix(sizeof length);
     if (rest.size() < length) return fail(Code::kBadRequest, fmt::format("input '{}' ends inside an element", name));
@@ -129,7 +147,8 @@ Result<std::vector<std::string_view>> read_bytes(const Input& input) {
 Result<std::string_view> read_one(const std::optional<Input>& input, size_t max_bytes) {
   if (!input || input->elements == 0) return std::string_view();
   TIE_TRY(auto values, read_bytes(*input));
-  if (values[0].size() > max_bytes) return fail(Code::kTooLarge, fmt::format("input '{}' is over {} bytes", input->tensor->name(), max_bytes));
+  if (values[0].size() > max_bytes)
+    return fail(Code::kTooLarge, fmt::format("input '{}' is over {} bytes", input->tensor->name(), max_bytes));
   return values[0];
 }
 
@@ -159,7 +178,8 @@ Result<void> read_parameters(const ModelInferRequest& request, engine::RequestSp
       spec.priority = static_cast<uint32_t>(priority);
     } else if (name == "request_id") {
       if (!value.has_string_param() || value.string_param().size() > kMaxIdBytes)
-        return fail(Code::kBadRequest, fmt::format("parameter 'request_id' must be a string of at most {} bytes", kMaxIdBytes));
+        return fail(Code::kBadRequest,
+                    fmt::format("parameter 'request_id' must be a string of at most {} bytes", kMaxIdBytes));
     } else if (!name.starts_with("triton_")) {
       return fail(Code::kBadRequest, fmt::format("there is no parameter {}", shown(name)));
     }
@@ -171,8 +191,10 @@ Result<uint32_t> read_outputs(const ModelInferRequest& request) {
   if (request.outputs_size() == 0) return kAllOutputs;
   uint32_t bits = 0;
   for (const auto& output : request.outputs()) {
-    auto known = std::find_if(kOutputs.begin(), kOutputs.end(), [&](const auto& o) { return output.name() == o.first; });
-    if (known == kOutputs.end()) return fail(Code::kBadRequest, fmt::format("there is no output {}", shown(output.name())));
+    auto known =
+        std::find_if(kOutputs.begin(), kOutputs.end(), [&](const auto& o) { return output.name() == o.first; });
+    if (known == kOutputs.end())
+      return fail(Code::kBadRequest, fmt::format("there is no output {}", shown(output.name())));
     bits |= known->second;
   }
   return bits;
@@ -208,7 +230,8 @@ Result<engine::SamplingOptions> parse_sampling(const v1::SamplingParams& p) {
     TIE_TRY(o.max_tokens, not_negative("max_tokens", p.max_tokens()));
   }
   TIE_TRY(o.min_tokens, not_negative("min_tokens", p.min_tokens()));
-  if (o.max_tokens && o.min_tokens > *o.max_tokens) return fail(Code::kBadRequest, "min_tokens must not be above max_tokens");
+  if (o.max_tokens && o.min_tokens > *o.max_tokens)
+    return fail(Code::kBadRequest, "min_tokens must not be above max_tokens");
   TIE_TRY(o.top_logprobs, not_negative("top_logprobs", p.top_logprobs()));
   o.logit_bias.assign(p.logit_bias().begin(), p.logit_bias().end());
   std::sort(o.logit_bias.begin(), o.logit_bias.end());
@@ -223,7 +246,8 @@ Result<engine::SamplingOptions> parse_sampling(const v1::SamplingParams& p) {
 Result<ParsedRequest> parse_request(const ModelInferRequest& request, std::string_view model) {
   if (request.model_name() != model || !(request.model_version().empty() || request.model_version() == "1"))
     return fail(Code::kModelNotFound, fmt::format("this runtime serves model '{}' version 1 only", model));
-  if (request.id().size() > kMaxIdBytes) return fail(Code::kBadRequest, fmt::format("the request id is over {} bytes", kMaxIdBytes));
+  if (request.id().size() > kMaxIdBytes)
+    return fail(Code::kBadRequest, fmt::format("the request id is over {} bytes", kMaxIdBytes));
   TIE_TRY(Inputs inputs, collect_inputs(request));
   ParsedRequest out;
   TIE_CHECK_OK(read_parameters(request, out.spec));

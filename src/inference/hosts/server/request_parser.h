@@ -1,5 +1,6 @@
-// From a ModelInferRequest to what the engine takes. The one place where tensors are read; README.md in this folder documents them.
-// Pure functions over hostile input: every size, type, shape and count is checked before use, and every error names the tensor or parameter.
+// From a ModelInferRequest to what the engine takes. The one place where tensors are read; README.md in this folder
+// documents them. Pure functions over hostile input: every size, type, shape and count is checked before use, and every
+// error names the tensor or parameter.
 #pragma once
 #include <string>
 #include <string_view>
@@ -12,16 +13,24 @@
 namespace tie::runtime_host {
 
 // Which output tensors a client wants; all when it names none.
-enum OutputBit : uint32_t { kSampleIndex = 1, kTokenIds = 2, kStopTrimBytes = 4, kLogprobs = 8, kFinish = 16, kUsage = 32, kAllOutputs = 63 };
+enum OutputBit : uint32_t {
+  kSampleIndex = 1,
+  kTokenIds = 2,
+  kStopTrimBytes = 4,
+  kLogprobs = 8,
+  kFinish = 16,
+  kUsage = 32,
+  kAllOutputs = 63
+};
 
 struct ParsedRequest {
-  engine::RequestSpec spec;          // without a sink
-  std::string prompt_id;             // empty: none
+  engine::RequestSpec spec;  // without a sink
+  std::string prompt_id;     // empty: none
   uint32_t outputs = kAllOutputs;
 };
 
-// `model`: the one this runtime serves. Errors: kModelNotFound, kBadRequest, kUnsupportedFeature (images, KV transfer), kTooLarge.
-// The token ids are read out of `request` once; wipe() the request afterwards.
+// `model`: the one this runtime serves. Errors: kModelNotFound, kBadRequest, kUnsupportedFeature (images, KV transfer),
+// kTooLarge. The token ids are read out of `request` once; wipe() the request afterwards.
 Result<ParsedRequest> parse_request(const inference::ModelInferRequest& request, std::string_view model);
 
 // The checked form of the `sampling` tensor; ranges are checked by engine::check().

@@ -11,7 +11,9 @@ namespace {
 
 using inference::ModelInferRequest;
 
-std::string raw_int32(const std::vector<int32_t>& values) { return {reinterpret_cast<const char*>(values.data()), values.size() * 4}; }
+std::string raw_int32(const std::vector<int32_t>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * 4};
+}
 std::string raw_bytes(std::string_view value) {
   std::string out(4, '\0');
   auto n = static_cast<uint32_t>(value.size());
@@ -140,10 +142,12 @@ TEST(RequestParser, EachKindOfMalformedTensorIsAnError) {
   EXPECT_EQ(change([](auto& r) { add(r, "token_ids", "INT32", 1, raw_int32({1})); }), Code::kBadRequest);
   EXPECT_EQ(change([](auto& r) { add(r, "sampling", "BYTES", 1, raw_bytes("\xff\xff\xff")); }), Code::kBadRequest);
   EXPECT_EQ(change([](auto& r) { add(r, "sampling", "BYTES", 1, "\x05"); }), Code::kBadRequest);
-  EXPECT_EQ(change([](auto& r) { add(r, "sampling", "BYTES", 1, std::string("\xff\xff\xff\xff", 4)); }), Code::kBadRequest);
+  EXPECT_EQ(change([](auto& r) { add(r, "sampling", "BYTES", 1, std::string("\xff\xff\xff\xff", 4)); }),
+            Code::kBadRequest);
   EXPECT_EQ(change([](auto& r) { add(r, "sampling", "BYTES", 1, raw_bytes("") + "x"); }), Code::kBadRequest);
   EXPECT_EQ(change([](auto& r) { add(r, "grammar", "BYTES", 2, raw_bytes("") + raw_bytes("")); }), Code::kBadRequest);
-  EXPECT_EQ(change([](auto& r) { add(r, "grammar", "BYTES", 1, raw_bytes(std::string(kMaxGrammarBytes + 1, 'x'))); }), Code::kTooLarge);
+  EXPECT_EQ(change([](auto& r) { add(r, "grammar", "BYTES", 1, raw_bytes(std::string(kMaxGrammarBytes + 1, 'x'))); }),
+            Code::kTooLarge);
   EXPECT_EQ(change([](auto& r) { add(r, "images", "BYTES", 1, raw_bytes("\x89PNG")); }), Code::kUnsupportedFeature);
   EXPECT_EQ(change([](auto& r) { add(r, "kv_import", "BYTES", 1, raw_bytes("handle")); }), Code::kUnsupportedFeature);
   EXPECT_EQ(change([](auto& r) { add(r, "kv_export", "BYTES", 1, raw_bytes("")); }), Code::kOk);

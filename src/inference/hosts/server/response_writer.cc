@@ -20,7 +20,8 @@ void add_tensor(ModelInferResponse& r, const char* name, const char* datatype, i
 }
 
 void add_int32(ModelInferResponse& r, const char* name, const int32_t* values, size_t n) {
-  add_tensor(r, name, "INT32", static_cast<int64_t>(n), std::string(reinterpret_cast<const char*>(values), n * sizeof(int32_t)));
+  add_tensor(r, name, "INT32", static_cast<int64_t>(n),
+             std::string(reinterpret_cast<const char*>(values), n * sizeof(int32_t)));
 }
 
 void add_bytes(ModelInferResponse& r, const char* name, std::string_view value) {
@@ -60,9 +61,12 @@ std::string usage_text(const engine::Usage& u) {
 
 }  // namespace
 
-std::string error_text(const Error& error) { return std::string(error_info(error.code).name) + ": " + error.message; }
+std::string error_text(const Error& error) {
+  return std::string(error_info(error.code).name) + ": " + error.message;
+}
 
-void ResponseWriter::fill(const std::string& request_id, const ResponseParts& parts, uint32_t outputs, bool with_logprobs) {
+void ResponseWriter::fill(const std::string& request_id, const ResponseParts& parts, uint32_t outputs,
+                          bool with_logprobs) {
   auto& r = *response_.mutable_infer_response();
   r.set_model_name(model_);
   r.set_model_version("1");
@@ -85,12 +89,14 @@ grpc::ByteBuffer ResponseWriter::serialize() {
   return bytes;
 }
 
-grpc::ByteBuffer ResponseWriter::write(const std::string& request_id, const ResponseParts& parts, uint32_t outputs, bool with_logprobs) {
+grpc::ByteBuffer ResponseWriter::write(const std::string& request_id, const ResponseParts& parts, uint32_t outputs,
+                                       bool with_logprobs) {
   fill(request_id, parts, outputs, with_logprobs);
   return serialize();
 }
 
-grpc::ByteBuffer ResponseWriter::write_error(const std::string& request_id, const Error& error, const ResponseParts* parts) {
+grpc::ByteBuffer ResponseWriter::write_error(const std::string& request_id, const Error& error,
+                                             const ResponseParts* parts) {
   response_.set_error_message(error_text(error));
   if (parts) {
     fill(request_id, *parts, kAllOutputs, false);

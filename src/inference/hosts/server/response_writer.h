@@ -1,5 +1,6 @@
-// From what the engine produced to one serialized ModelStreamInferResponse. README.md in this folder documents the tensors.
-// Pure; one writer per stream keeps its buffers. Cost: one serialization into the slice that goes to the wire, no other copy.
+// From what the engine produced to one serialized ModelStreamInferResponse. README.md in this folder documents the
+// tensors. Pure; one writer per stream keeps its buffers. Cost: one serialization into the slice that goes to the wire,
+// no other copy.
 #pragma once
 #include <grpcpp/support/byte_buffer.h>
 
@@ -19,7 +20,7 @@ struct ResponseParts {
   std::vector<engine::TokenLogprobs> logprobs;
   uint32_t stop_trim_bytes = 0;
   engine::Finish finish = engine::Finish::kNone;
-  bool final = false;                       // the request's last response: carries usage
+  bool final = false;  // the request's last response: carries usage
   engine::Usage usage;
 };
 
@@ -27,8 +28,10 @@ class ResponseWriter {
  public:
   explicit ResponseWriter(std::string model) : model_(std::move(model)) {}
 
-  grpc::ByteBuffer write(const std::string& request_id, const ResponseParts& parts, uint32_t outputs, bool with_logprobs);
-  // error_message is "NAME: sentence". With parts: a request that ends in mid-generation; they give finish, usage and the final mark.
+  grpc::ByteBuffer write(const std::string& request_id, const ResponseParts& parts, uint32_t outputs,
+                         bool with_logprobs);
+  // error_message is "NAME: sentence". With parts: a request that ends in mid-generation; they give finish, usage and
+  // the final mark.
   grpc::ByteBuffer write_error(const std::string& request_id, const Error& error, const ResponseParts* parts);
 
  private:

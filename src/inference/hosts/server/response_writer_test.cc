@@ -22,7 +22,8 @@ inference::ModelStreamInferResponse parse(const grpc::ByteBuffer& buffer) {
 
 std::map<std::string, std::string> tensors(const inference::ModelStreamInferResponse& r) {
   std::map<std::string, std::string> out;
-  for (int i = 0; i < r.infer_response().outputs_size(); ++i) out[r.infer_response().outputs(i).name()] = r.infer_response().raw_output_contents(i);
+  for (int i = 0; i < r.infer_response().outputs_size(); ++i)
+    out[r.infer_response().outputs(i).name()] = r.infer_response().raw_output_contents(i);
   return out;
 }
 
@@ -45,7 +46,8 @@ TEST(ResponseWriter, WritesTheTensorsOfTheReadme) {
 
 TEST(ResponseWriter, TheLastCarriesUsageAndTheMark) {
   ResponseWriter writer("m");
-  ResponseParts parts{.finish = engine::Finish::kStop, .final = true, .usage = {.prompt_tokens = 3, .completion_tokens = 4}};
+  ResponseParts parts{
+      .finish = engine::Finish::kStop, .final = true, .usage = {.prompt_tokens = 3, .completion_tokens = 4}};
   auto r = parse(writer.write("", parts, kAllOutputs, false));
   EXPECT_TRUE(r.infer_response().parameters().at("triton_final_response").bool_param());
   auto t = tensors(r);
@@ -65,7 +67,8 @@ TEST(ResponseWriter, ErrorsNameTheirCode) {
   EXPECT_EQ(r.infer_response().id(), "id");
   EXPECT_TRUE(r.infer_response().parameters().at("triton_final_response").bool_param());
   ResponseParts parts{.finish = engine::Finish::kError, .final = true};
-  EXPECT_EQ(tensors(parse(writer.write_error("id", {Code::kDeadline, "late"}, &parts))).at("finish"), std::string("\5\0\0\0error", 9));
+  EXPECT_EQ(tensors(parse(writer.write_error("id", {Code::kDeadline, "late"}, &parts))).at("finish"),
+            std::string("\5\0\0\0error", 9));
 }
 
 }  // namespace

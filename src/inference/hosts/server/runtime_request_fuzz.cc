@@ -1,4 +1,5 @@
-// Any bytes as a ModelInferRequest: an error or a request within the limits, never a crash. What parses is checked and sampled from as the engine would.
+// Any bytes as a ModelInferRequest: an error or a request within the limits, never a crash. What parses is checked and
+// sampled from as the engine would.
 #include <cstddef>
 #include <cstdint>
 

@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <thread>
 
-#include "inference/hosts/server/limits.h"
 #include "inference/hosts/server/call_service.h"
+#include "inference/hosts/server/limits.h"
 #include "os/unix_socket.h"
 
 namespace tie::runtime_host {
@@ -55,7 +55,9 @@ void RuntimeServer::serve(std::unique_ptr<engine::EngineCore> core) {
   state_->unary.set_ready(true);
 }
 
-void RuntimeServer::set_not_ready(const char* why) { state_->calls->set_not_ready(why); }
+void RuntimeServer::set_not_ready(const char* why) {
+  state_->calls->set_not_ready(why);
+}
 
 void RuntimeServer::drain(Deadline deadline) {
   state_->unary.set_ready(false);
@@ -64,7 +66,8 @@ void RuntimeServer::drain(Deadline deadline) {
   state_->calls->drain();
   state_->engine->wait_idle(deadline);
   auto patience = Deadline::in_ms(std::min(deadline.remaining_ms(), int64_t{kEndingPatience.count()}));
-  while (state_->calls->open_calls() > 0 && !patience.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  while (state_->calls->open_calls() > 0 && !patience.passed())
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
 }
 
 RuntimeServer::~RuntimeServer() {

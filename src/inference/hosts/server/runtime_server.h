@@ -1,5 +1,6 @@
 // The gRPC server of afm-runtime on its unix socket: Triton's inference interface and grpc.health.v1.
-// Life: start() listens and answers "not ready"; serve() gives it an engine; drain() lets what is in flight finish; the destructor ends the rest.
+// Life: start() listens and answers "not ready"; serve() gives it an engine; drain() lets what is in flight finish; the
+// destructor ends the rest.
 #pragma once
 #include <memory>
 #include <string>
@@ -20,7 +21,8 @@ class RuntimeServer {
   void serve(std::unique_ptr<engine::EngineCore> core);
   // Until serve(): what callers hear instead of "still starting". `why` is a literal; the probe knows "needs_warmup".
   void set_not_ready(const char* why);
-  // Not ready from now on: new calls are UNAVAILABLE, new requests NOT_READY. Returns when nothing is in flight, or at the deadline.
+  // Not ready from now on: new calls are UNAVAILABLE, new requests NOT_READY. Returns when nothing is in flight, or at
+  // the deadline.
   void drain(Deadline deadline);
 
  private:

@@ -5,7 +5,8 @@
 
 namespace tie::runtime_host {
 
-// Copies the tokens' text (about a megabyte; control tokens have none). kCorrupt when an end token is outside the vocabulary.
+// Copies the tokens' text (about a megabyte; control tokens have none). kCorrupt when an end token is outside the
+// vocabulary.
 Result<engine::TokenTable> token_table(const text::Vocab& vocab);
 
 }  // namespace tie::runtime_host

@@ -30,8 +30,10 @@ Result<AttachedModel> map_sealed(std::vector<os::Fd> fds) {
   return out;
 }
 
-Result<AttachedModel> attach_once(const std::string& owner_socket, const std::string& model, Deadline deadline, int stop_fd) {
-  TIE_TRY(os::Fd socket, os::connect_unix(owner_socket, Deadline::in_ms(std::min<int64_t>(1000, deadline.remaining_ms()))));
+Result<AttachedModel> attach_once(const std::string& owner_socket, const std::string& model, Deadline deadline,
+                                  int stop_fd) {
+  TIE_TRY(os::Fd socket,
+          os::connect_unix(owner_socket, Deadline::in_ms(std::min<int64_t>(1000, deadline.remaining_ms()))));
   v1::OwnerRequest request;
   request.mutable_attach()->set_model(model);
   TIE_CHECK_OK(os::send_message(socket.get(), request, Deadline::in_ms(1000)));
@@ -50,13 +52,15 @@ Result<AttachedModel> attach_once(const std::string& owner_socket, const std::st
 
 }  // namespace
 
-Result<AttachedModel> attach_from_owner(const std::string& owner_socket, const std::string& model, Deadline deadline, int stop_fd) {
+Result<AttachedModel> attach_from_owner(const std::string& owner_socket, const std::string& model, Deadline deadline,
+                                        int stop_fd) {
   for (;;) {
     auto attached = attach_once(owner_socket, model, deadline, stop_fd);
     if (attached) return attached;
     Code code = attached.error().code;
     bool worth_waiting = code == Code::kIo || code == Code::kDeadline || code == Code::kNotReady;
-    if (!worth_waiting || deadline.passed()) return std::unexpected(std::move(attached.error()).context("attaching the model"));
+    if (!worth_waiting || deadline.passed())
+      return std::unexpected(std::move(attached.error()).context("attaching the model"));
     if (!wait_or_stop(-1, stop_fd, kRetryMs)) return fail(Code::kCancelled, "asked to stop");
   }
 }

@@ -1,5 +1,5 @@
-// Where the runtime's weights and vocabulary come from: descriptors of sealed memory from tie-model-owner, or two files for work on the
-// runtime alone. The mappings are read-only and must outlive the model.
+// Where the runtime's weights and vocabulary come from: descriptors of sealed memory from tie-model-owner, or two files
+// for work on the runtime alone. The mappings are read-only and must outlive the model.
 #pragma once
 #include <string>
 
@@ -9,14 +9,16 @@
 namespace tie::runtime_host {
 
 struct AttachedModel {
-  os::Mapping weights;     // a packed image (bones/weights_image.h)
-  os::Mapping tokenizer;   // a vocabulary image (text/vocab_image.h)
+  os::Mapping weights;                      // a packed image (bones/weights_image.h)
+  os::Mapping tokenizer;                    // a vocabulary image (text/vocab_image.h)
   crypto::Digest model_id{}, release_id{};  // as the owner says; zero without one
 };
 
-// Asks the owner, again and again until the deadline: it may still be starting or loading. Every seal of both descriptors is required before
-// mapping. stop_fd: readable ends the wait with kCancelled. Errors: kModelNotFound, kDeadline, kPermissionDenied (a seal is missing).
-Result<AttachedModel> attach_from_owner(const std::string& owner_socket, const std::string& model, Deadline deadline, int stop_fd);
+// Asks the owner, again and again until the deadline: it may still be starting or loading. Every seal of both
+// descriptors is required before mapping. stop_fd: readable ends the wait with kCancelled. Errors: kModelNotFound,
+// kDeadline, kPermissionDenied (a seal is missing).
+Result<AttachedModel> attach_from_owner(const std::string& owner_socket, const std::string& model, Deadline deadline,
+                                        int stop_fd);
 
 Result<AttachedModel> attach_from_files(const std::string& weights_image, const std::string& tokenizer_image);
 

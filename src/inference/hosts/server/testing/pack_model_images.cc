@@ -1,4 +1,5 @@
-// Packs a GGUF file, or a tiny random model, into the weights image and the vocabulary image that afm-runtime takes by --weights and --tokenizer.
+// Packs a GGUF file, or a tiny random model, into the weights image and the vocabulary image that afm-runtime takes by
+// --weights and --tokenizer.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -14,7 +15,8 @@ using namespace tie;
 
 Result<void> pack(ByteView gguf, const std::string& weights, const std::string& tokenizer) {
   TIE_TRY(auto image, bones::OwnedImage::from_gguf(gguf));
-  TIE_CHECK_OK(os::write_file_atomic(weights, {reinterpret_cast<const uint8_t*>(image.bytes().data()), image.bytes().size()}));
+  TIE_CHECK_OK(
+      os::write_file_atomic(weights, {reinterpret_cast<const uint8_t*>(image.bytes().data()), image.bytes().size()}));
   TIE_TRY(auto file, model_files::Gguf::parse(gguf));
   TIE_TRY(Bytes vocab, text::compile_vocab_image(file));
   return os::write_file_atomic(tokenizer, vocab);
