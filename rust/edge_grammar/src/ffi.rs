@@ -64,7 +64,13 @@ pub unsafe extern "C" fn edge_grammar_vocabulary_new(
     error: *mut EdgeGrammarError,
 ) -> i32 {
     guarded(error, || {
-        if bytes.is_null() || offsets.is_null() || control.is_null() || end_ids.is_null() || out.is_null() || n_tokens > 1 << 22 {
+        if bytes.is_null()
+            || offsets.is_null()
+            || control.is_null()
+            || end_ids.is_null()
+            || out.is_null()
+            || n_tokens > 1 << 22
+        {
             return Err("the vocabulary is incomplete".into());
         }
         let offsets = unsafe { std::slice::from_raw_parts(offsets, n_tokens + 1) };
@@ -74,9 +80,14 @@ pub unsafe extern "C" fn edge_grammar_vocabulary_new(
         let bytes = unsafe { std::slice::from_raw_parts(bytes, offsets[n_tokens] as usize) };
         let control = unsafe { std::slice::from_raw_parts(control, n_tokens) };
         let tokens: Vec<Token> = (0..n_tokens)
-            .map(|i| Token { text: bytes[offsets[i] as usize..offsets[i + 1] as usize].to_vec(), control: control[i] != 0 })
+            .map(|i| Token {
+                text: bytes[offsets[i] as usize..offsets[i + 1] as usize].to_vec(),
+                control: control[i] != 0,
+            })
             .collect();
-        let vocabulary = Vocabulary::new(&tokens, unsafe { std::slice::from_raw_parts(end_ids, n_end) })?;
+        let vocabulary = Vocabulary::new(&tokens, unsafe {
+            std::slice::from_raw_parts(end_ids, n_end)
+        })?;
         unsafe { out.write(Box::into_raw(Box::new(vocabulary))) };
         Ok(())
     })
@@ -108,8 +119,13 @@ pub unsafe extern "C" fn edge_grammar_compile(
         if vocabulary.is_null() || out.is_null() || (text.is_null() && size > 0) {
             return Err("no grammar was given".into());
         }
-        let bytes = if size == 0 { &[][..] } else { unsafe { std::slice::from_raw_parts(text, size) } };
-        let text = std::str::from_utf8(bytes).map_err(|_| "the grammar is not valid UTF-8".to_string())?;
+        let bytes = if size == 0 {
+            &[][..]
+        } else {
+            unsafe { std::slice::from_raw_parts(text, size) }
+        };
+        let text =
+            std::str::from_utf8(bytes).map_err(|_| "the grammar is not valid UTF-8".to_string())?;
         let grammar = unsafe { &*vocabulary }.compile(text)?;
         unsafe { out.write(Box::into_raw(Box::new(grammar))) };
         Ok(())
@@ -133,7 +149,11 @@ pub unsafe extern "C" fn edge_grammar_fork(grammar: *const Grammar, out: *mut *m
 /// # Safety
 /// As edge_grammar.h says.
 #[no_mangle]
-pub unsafe extern "C" fn edge_grammar_accept(grammar: *mut Grammar, token: u32, error: *mut EdgeGrammarError) -> i32 {
+pub unsafe extern "C" fn edge_grammar_accept(
+    grammar: *mut Grammar,
+    token: u32,
+    error: *mut EdgeGrammarError,
+) -> i32 {
     guarded(error, || match unsafe { grammar.as_mut() } {
         Some(grammar) => grammar.accept(token),
         None => Err("no grammar was given".into()),

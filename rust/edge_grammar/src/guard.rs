@@ -21,7 +21,9 @@ pub fn check(text: &str) -> Result<(), String> {
         };
         depth[kind] = (depth[kind] + step).max(0);
         if depth[kind] as usize > MAX_DEPTH {
-            return Err(format!("the grammar nests brackets deeper than {MAX_DEPTH}"));
+            return Err(format!(
+                "the grammar nests brackets deeper than {MAX_DEPTH}"
+            ));
         }
     }
     Ok(())

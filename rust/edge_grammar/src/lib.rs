@@ -44,13 +44,24 @@ impl Vocabulary {
         }
         let words: Vec<Vec<u8>> = tokens
             .iter()
-            .map(|t| if t.control { [&[TokTrie::SPECIAL_TOKEN_MARKER], t.text.as_slice()].concat() } else { t.text.clone() })
+            .map(|t| {
+                if t.control {
+                    [&[TokTrie::SPECIAL_TOKEN_MARKER], t.text.as_slice()].concat()
+                } else {
+                    t.text.clone()
+                }
+            })
             .collect();
         let info = TokRxInfo::new(words.len() as u32, first_end);
         let trie = TokTrie::from(&info, &words).with_eos_tokens(end_ids);
         let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let slices = llguidance::earley::SlicedBiasComputer::general_slices();
-        let capabilities = InferenceCapabilities { ff_tokens: false, conditional_ff_tokens: false, backtrack: false, fork: false };
+        let capabilities = InferenceCapabilities {
+            ff_tokens: false,
+            conditional_ff_tokens: false,
+            backtrack: false,
+            fork: false,
+        };
         let mut factory = ParserFactory::new(&env, capabilities, &slices).map_err(sentence)?;
         factory.quiet();
         let limits = factory.limits_mut();
@@ -63,7 +74,9 @@ impl Vocabulary {
     pub fn compile(&self, text: &str) -> Result<Grammar, String> {
         guard::check(text)?;
         let grammar = TopLevelGrammar::from_lark_or_grammar_list(text).map_err(sentence)?;
-        let parser = self.factory.create_parser_from_init(GrammarInit::Serialized(grammar), 0, 0);
+        let parser = self
+            .factory
+            .create_parser_from_init(GrammarInit::Serialized(grammar), 0, 0);
         let mut matcher = Matcher::new(parser);
         if let Some(error) = matcher.get_error() {
             return Err(shorten(&error));
@@ -72,7 +85,11 @@ impl Vocabulary {
             return Err(shorten(warning));
         }
         let trie = self.env.tok_trie();
-        Ok(Grammar { matcher, end_ids: trie.eos_tokens().to_vec(), n_tokens: trie.vocab_size() })
+        Ok(Grammar {
+            matcher,
+            end_ids: trie.eos_tokens().to_vec(),
+            n_tokens: trie.vocab_size(),
+        })
     }
 
     /// The text as tokens of this vocabulary, longest match first; for checking texts against grammars.
@@ -90,7 +107,11 @@ pub struct Grammar {
 
 impl Grammar {
     pub fn fork(&self) -> Grammar {
-        Grammar { matcher: self.matcher.deep_clone(), end_ids: self.end_ids.clone(), n_tokens: self.n_tokens }
+        Grammar {
+            matcher: self.matcher.deep_clone(),
+            end_ids: self.end_ids.clone(),
+            n_tokens: self.n_tokens,
+        }
     }
 
     pub fn accept(&mut self, token: u32) -> Result<(), String> {

@@ -16,8 +16,16 @@ struct Count {
 }
 
 fn vocabulary() -> Vocabulary {
-    let mut tokens: Vec<Token> = (0..=255u8).map(|b| Token { text: vec![b], control: false }).collect();
-    tokens.push(Token { text: b"<|end|>".to_vec(), control: true });
+    let mut tokens: Vec<Token> = (0..=255u8)
+        .map(|b| Token {
+            text: vec![b],
+            control: false,
+        })
+        .collect();
+    tokens.push(Token {
+        text: b"<|end|>".to_vec(),
+        control: true,
+    });
     Vocabulary::new(&tokens, &[END]).unwrap()
 }
 
@@ -37,7 +45,9 @@ fn accepts(vocabulary: &Vocabulary, grammar: &str, text: &str) -> bool {
 }
 
 fn data_folder(name: &str) -> Option<PathBuf> {
-    let shared = std::env::var("TIE_SHARED_DATA").map(PathBuf::from).unwrap_or_else(|_| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"));
+    let shared = std::env::var("TIE_SHARED_DATA")
+        .map(PathBuf::from)
+        .unwrap_or_else(|_| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"));
     let path = shared.join(name);
     path.exists().then_some(path)
 }
@@ -54,7 +64,10 @@ fn run_group(v: &Vocabulary, file: &str, group: &Value, count: &mut Count) {
         match (test["valid"].as_bool().unwrap_or(false), accepted) {
             (true, true) | (false, false) => count.right += 1,
             (true, false) => count.wrongly_refused += 1,
-            (false, true) => count.wrongly_accepted.push(format!("{file}: {} / {}", group["description"], test["description"])),
+            (false, true) => count.wrongly_accepted.push(format!(
+                "{file}: {} / {}",
+                group["description"], test["description"]
+            )),
         }
     }
 }
@@ -70,15 +83,28 @@ fn the_json_schema_suite_has_no_wrong_accepts() {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|e| e == "json") {
-            let groups: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+            let groups: Value =
+                serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
             for group in groups.as_array().unwrap() {
-                run_group(&v, &path.file_name().unwrap().to_string_lossy(), group, &mut count);
+                run_group(
+                    &v,
+                    &path.file_name().unwrap().to_string_lossy(),
+                    group,
+                    &mut count,
+                );
             }
         }
     }
-    println!("{} schemas, {} refused, {} instances right, {} wrongly refused", count.schemas, count.refused, count.right, count.wrongly_refused);
+    println!(
+        "{} schemas, {} refused, {} instances right, {} wrongly refused",
+        count.schemas, count.refused, count.right, count.wrongly_refused
+    );
     assert!(count.schemas > 100);
-    assert!(count.wrongly_accepted.is_empty(), "{:#?}", count.wrongly_accepted);
+    assert!(
+        count.wrongly_accepted.is_empty(),
+        "{:#?}",
+        count.wrongly_accepted
+    );
 }
 
 #[test]
@@ -89,23 +115,48 @@ fn maskbench_has_no_wrong_accepts() {
     };
     let folder = std::env::temp_dir().join(format!("tie-maskbench-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let unpacked = std::process::Command::new("tar").arg("--zstd").arg("-xf").arg(&archive).arg("-C").arg(&folder).status();
+    let unpacked = std::process::Command::new("tar")
+        .arg("--zstd")
+        .arg("-xf")
+        .arg(&archive)
+        .arg("-C")
+        .arg(&folder)
+        .status();
     if !unpacked.is_ok_and(|s| s.success()) {
         eprintln!("skipped: tar cannot unpack zstd here");
         return;
     }
     let v = vocabulary();
     let mut count = Count::default();
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder.join("maskbench")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder.join("maskbench"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
     paths.sort();
     // All of them take 20 s of CPU: every fifth unless asked.
-    let step = if std::env::var_os("TIE_ALL_SCHEMAS").is_some() { 1 } else { 5 };
+    let step = if std::env::var_os("TIE_ALL_SCHEMAS").is_some() {
+        1
+    } else {
+        5
+    };
     for path in paths.iter().step_by(step) {
         let group: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-        run_group(&v, &path.file_name().unwrap().to_string_lossy(), &group, &mut count);
+        run_group(
+            &v,
+            &path.file_name().unwrap().to_string_lossy(),
+            &group,
+            &mut count,
+        );
     }
     std::fs::remove_dir_all(&folder).unwrap();
-    println!("{} schemas, {} refused, {} instances right, {} wrongly refused", count.schemas, count.refused, count.right, count.wrongly_refused);
+    println!(
+        "{} schemas, {} refused, {} instances right, {} wrongly refused",
+        count.schemas, count.refused, count.right, count.wrongly_refused
+    );
     assert!(count.schemas >= 300);
-    assert!(count.wrongly_accepted.is_empty(), "{:#?}", count.wrongly_accepted);
+    assert!(
+        count.wrongly_accepted.is_empty(),
+        "{:#?}",
+        count.wrongly_accepted
+    );
 }

@@ -6,9 +6,20 @@ const END: u32 = 256;
 const WORDS: usize = 9; // 258 tokens
 
 fn vocabulary() -> Vocabulary {
-    let mut tokens: Vec<Token> = (0..=255u8).map(|b| Token { text: vec![b], control: false }).collect();
-    tokens.push(Token { text: b"<|end|>".to_vec(), control: true });
-    tokens.push(Token { text: b"<|call|>".to_vec(), control: true });
+    let mut tokens: Vec<Token> = (0..=255u8)
+        .map(|b| Token {
+            text: vec![b],
+            control: false,
+        })
+        .collect();
+    tokens.push(Token {
+        text: b"<|end|>".to_vec(),
+        control: true,
+    });
+    tokens.push(Token {
+        text: b"<|call|>".to_vec(),
+        control: true,
+    });
     Vocabulary::new(&tokens, &[END]).unwrap()
 }
 
@@ -38,7 +49,9 @@ fn schema(text: &str) -> String {
 #[test]
 fn a_schema_is_enforced() {
     let v = vocabulary();
-    let s = schema(r#"{"type":"object","properties":{"a":{"type":"integer","minimum":3}},"required":["a"],"additionalProperties":false}"#);
+    let s = schema(
+        r#"{"type":"object","properties":{"a":{"type":"integer","minimum":3}},"required":["a"],"additionalProperties":false}"#,
+    );
     assert!(accepts(&v, &s, r#"{"a":7}"#));
     assert!(!accepts(&v, &s, r#"{"a":2}"#));
     assert!(!accepts(&v, &s, r#"{}"#));
@@ -74,20 +87,32 @@ fn a_control_token_is_named_not_spelled() {
 fn failure_is_closed() {
     let v = vocabulary();
     for (grammar, what) in [
-        (schema(r#"{"type":"object","nonsenseKeyword":1,"unevaluatedProperties":false}"#), "keyword"),
-        (schema(r#"{"type":"string","format":"no-such-format"}"#), "format"),
+        (
+            schema(r#"{"type":"object","nonsenseKeyword":1,"unevaluatedProperties":false}"#),
+            "keyword",
+        ),
+        (
+            schema(r#"{"type":"string","format":"no-such-format"}"#),
+            "format",
+        ),
         (schema(r#"{"type":"string","pattern":"(("}"#), "regex"),
         (schema(r#"{"not":{}}"#), "not"),
         (schema(r#"{"$ref":"http://example.com/x"}"#), "ref"),
         ("start: /((/".into(), "regex"),
         ("start: missing".into(), "rule"),
         (format!("start: {}", "(".repeat(60_000)), "depth"),
-        (format!("start: /{}a{}/", "(".repeat(60_000), ")".repeat(60_000)), "depth"),
+        (
+            format!("start: /{}a{}/", "(".repeat(60_000), ")".repeat(60_000)),
+            "depth",
+        ),
         ("{".into(), "json"),
         ("".into(), "empty"),
     ] {
         let error = v.compile(&grammar).err();
-        assert!(error.is_some_and(|e| !e.is_empty() && e.len() < 500), "{what}");
+        assert!(
+            error.is_some_and(|e| !e.is_empty() && e.len() < 500),
+            "{what}"
+        );
     }
     assert!(v.compile("start: \"a\"").is_ok());
 }
