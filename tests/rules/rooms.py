@@ -26,7 +26,8 @@ ROOMS = {
     "request/cloudboardd": {"base", "os", "crypto", "proto", "request/frame_link"},
     "request/cb_jobhelper": {"base", "os", "crypto", "proto", "request/frame_link", "request/cloud_app/delta_padding"},
     "request/cloud_app/delta_padding": {"base"},
-    "request/cloud_app": {"base", "os", "crypto", "proto", "text", "request/frame_link", "request/cloud_app/delta_padding", "cache/kvxfer", "cache/ensemble_warden", "cache/store"},
+    "request/cloud_app/constraints": {"base", "proto", "text", "request/cloud_app"},
+    "request/cloud_app": {"base", "os", "crypto", "proto", "text", "request/frame_link", "request/cloud_app/delta_padding", "request/cloud_app/constraints", "cache/kvxfer", "cache/ensemble_warden", "cache/store"},
     "supervision/model_owner": {"base", "os", "crypto", "proto", "inference/bones", "model_files", "text", "cache/prefix"},
     "supervision/rpc": {"base", "os"},
     "supervision/gpuhealthd": {"base", "os", "proto", "supervision/rpc"},
@@ -36,7 +37,7 @@ ROOMS = {
     "client/session": {"base", "crypto", "proto", "keys/attestation"},
     "client/proxy": {"base", "os", "crypto", "proto", "client/session"},
     "client/cli": {"base", "os", "crypto", "proto", "text", "model_files", "inference/bones", "keys/attestation", "client/session", "client/proxy",
-                   "supervision/launcher", "supervision/rpc", "supervision/model_owner", "cache/prefix"},
+                   "supervision/launcher", "supervision/rpc", "supervision/model_owner", "cache/prefix", "request/cloud_app/constraints"},
 }
 
 # Symbols (substrings of demangled names) that must not be in a finished program, and ones that must (so that the check can fail).

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include "client/cli/command.h"
+#include "client/cli/grammar_commands.h"
 #include "client/cli/model_eval_commands.h"
 #include "client/cli/node_commands.h"
 #include "client/cli/operator_commands.h"
@@ -17,7 +18,8 @@ constexpr const char* kAbout =
     "             tie chat    talk to it          tie doctor     what this machine can and cannot guarantee";
 
 // Commands that read their own words: the rest of the line is handed over as it is, --help included.
-void add_words_command(CLI::App& app, int& exit_code, const char* name, const char* about, int (*run)(const std::vector<std::string>&)) {
+void add_words_command(CLI::App& app, int& exit_code, const char* name, const char* about,
+                       int (*run)(const std::vector<std::string>&)) {
   CLI::App* command = app.add_subcommand(name, about);
   command->set_help_flag();
   command->prefix_command();
@@ -33,13 +35,17 @@ void add_commands(CLI::App& app, int& exit_code) {
   add_words_command(app, exit_code, "up", "start a node on this machine", up_command);
   add_words_command(app, exit_code, "down", "stop it", down_command);
   add_words_command(app, exit_code, "status", "what this machine's node is doing", status_command);
-  add_words_command(app, exit_code, "doctor", "which guarantees this machine gives, which are missing and how to get them", doctor_command);
+  add_words_command(app, exit_code, "doctor",
+                    "which guarantees this machine gives, which are missing and how to get them", doctor_command);
   add_words_command(app, exit_code, "release", "measure an installed tree: its release id", release_command);
   add_node_commands(app, exit_code);
   add_model_commands(app, exit_code);
   add_text_commands(app);
+  add_grammar_commands(app);
   add_eval_commands(app);
-  app.add_subcommand("version", "print the version")->callback([] { fmt::print("tie {} (protocol 1)\n", TIE_VERSION); });
+  app.add_subcommand("version", "print the version")->callback([] {
+    fmt::print("tie {} (protocol 1)\n", TIE_VERSION);
+  });
 }
 
 }  // namespace

@@ -53,6 +53,56 @@ TEST_F(AnswerTest, OutputThatEndsInsideACharacterIsStillValidText) {
   EXPECT_EQ(events.back().finish_reason(), "length");
 }
 
+struct ToolAnswerTest : AnswerTest {
+  v1::InferenceRequest request = testing::chat("hi");
+  void SetUp() override { request.add_tools()->set_name("f"); }
+  std::string arguments() const {
+    std::string out;
+    for (const auto& event : events)
+      for (const auto& call : event.tool_calls()) out += call.arguments_fragment();
+    return out;
+  }
+};
+
+TEST_F(ToolAnswerTest, CallsAreToldFromText) {
+  auto a = answer();
+  a.split_calls(request, CallsWanted::kPossible);
+  for (char c : std::string("I call: <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"ä\"}}\n</tool_call>")) ASSERT_TRUE(a.add(said(std::string_view(&c, 1))).has_value());
+  ASSERT_TRUE(a.add(said("", "grammar_end")).has_value());
+  EXPECT_EQ(text(), "I call: ");
+  EXPECT_EQ(arguments(), "{\"a\": \"ä\"}");
+  EXPECT_EQ(events.back().finish_reason(), "tool_calls");
+}
+
+TEST_F(ToolAnswerTest, WordsAloneEndWithStop) {
+  auto a = answer();
+  a.split_calls(request, CallsWanted::kPossible);
+  ASSERT_TRUE(a.add(said("no call <tool_")).has_value());
+  ASSERT_TRUE(a.add(said("", "stop")).has_value());
+  EXPECT_EQ(text(), "no call <tool_");
+  EXPECT_EQ(events.back().finish_reason(), "stop");
+}
+
+TEST_F(ToolAnswerTest, ALimitInsideTheArgumentsIsALimit) {
+  auto a = answer();
+  a.split_calls(request, CallsWanted::kOnly);
+  ASSERT_TRUE(a.add(said("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1", "length")).has_value());
+  EXPECT_EQ(arguments(), "{\"a\": 1");
+  EXPECT_EQ(events.back().finish_reason(), "length");
+}
+
+TEST_F(ToolAnswerTest, AMarkerThatIsAControlTokenIsSeen) {
+  model->tool_syntax.open = "<|start|>";
+  model->tool_syntax.open_token = testing::kStart;
+  auto a = answer();
+  a.split_calls(request, CallsWanted::kPossible);
+  RuntimeEvent event = said("{\"name\": \"f\", \"arguments\": {}}", "stop");
+  event.tokens.insert(event.tokens.begin(), testing::kStart);
+  ASSERT_TRUE(a.add(event).has_value());
+  EXPECT_EQ(text(), "");
+  EXPECT_EQ(arguments(), "{}");
+}
+
 TEST_F(AnswerTest, AStopsTextIsCutAndNamed) {
   sampling.add_stop("STOP");
   sampling.add_stop("ST");

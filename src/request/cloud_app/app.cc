@@ -8,7 +8,7 @@
 
 #include "os/log.h"
 #include "request/cloud_app/body_reader.h"
-#include "request/cloud_app/constraints.h"
+#include "request/cloud_app/constraints/constraints.h"
 #include "request/cloud_app/delta_padding/delta_padding.h"
 #include "request/cloud_app/limits.h"
 #include "request/cloud_app/prompt_input.h"

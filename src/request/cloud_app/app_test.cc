@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include <future>
 #include <thread>
 
@@ -17,7 +19,7 @@ using namespace testing;
 using End = v1::FromApp::EndOfResponse;
 
 struct AppTest : ::testing::Test {
-  TinyAssets assets{{"tiny", "other"}};
+  TinyAssets assets{{"tiny", "other"}, "", 1000};  // room for the words that explain tools
   os::Fd helper;
   std::thread app;
   Deadline deadline = Deadline::in_ms(10'000);
@@ -130,7 +132,7 @@ TEST_F(AppTest, AnUnknownModelIsNamedAsSuch) {
 TEST_F(AppTest, APromptOverTheContextIsRefusedBeforeTheRuntime) {
   FakeRuntime runtime(assets.socket(), saying("x"));
   start();
-  ask(chat(std::string(500, 'a')));
+  ask(chat(std::string(1200, 'a')));
   EXPECT_EQ(answer(), End::INVALID_REQUEST);
   EXPECT_EQ(events[0].error().code(), v1::CONTEXT_EXCEEDED);
   EXPECT_TRUE(runtime.seen.empty());
@@ -165,6 +167,65 @@ TEST_F(AppTest, TheRuntimesOwnErrorsReachTheUser) {
   EXPECT_EQ(answer(), End::INTERNAL_ERROR);
   EXPECT_EQ(events[0].error().code(), v1::OVERLOADED);
   EXPECT_EQ(events[0].error().message(), "too many requests wait");
+}
+
+TEST_F(AppTest, AFormatBecomesTheRuntimesGrammar) {
+  FakeRuntime runtime(assets.socket(), saying("{}"));
+  start();
+  auto request = chat("hi");
+  request.mutable_response_format()->set_kind(v1::ResponseFormat::JSON_OBJECT);
+  ask(request);
+  EXPECT_EQ(answer(), End::OK);
+  ASSERT_EQ(runtime.seen.size(), 1u);
+  const auto& inputs = runtime.seen[0].inputs();
+  EXPECT_TRUE(std::any_of(inputs.begin(), inputs.end(), [](const auto& input) { return input.name() == "grammar"; }));
+}
+
+TEST_F(AppTest, AGrammarThatTheRuntimeRefusesNamesItsParameter) {
+  FakeRuntime runtime(assets.socket(), [](const auto&, FakeRuntime::Stream& stream, grpc::ServerContext&) {
+    inference::ModelStreamInferResponse message;
+    message.set_error_message("BAD_REQUEST: grammar: too large");
+    stream.Write(message);
+  });
+  start();
+  auto request = chat("hi");
+  request.mutable_response_format()->set_kind(v1::ResponseFormat::REGEX);
+  request.mutable_response_format()->set_schema_or_grammar("a+");
+  ask(request);
+  EXPECT_EQ(answer(), End::INVALID_REQUEST);
+  EXPECT_EQ(events[0].error().code(), v1::BAD_REQUEST);
+  EXPECT_EQ(events[0].error().param(), "guided_regex");
+}
+
+TEST_F(AppTest, ABadSchemaNeverReachesTheRuntime) {
+  FakeRuntime runtime(assets.socket(), saying("x"));
+  start();
+  auto request = chat("hi");
+  request.mutable_response_format()->set_kind(v1::ResponseFormat::JSON_SCHEMA);
+  request.mutable_response_format()->set_name("answer");
+  request.mutable_response_format()->set_schema_or_grammar(R"({"if":{"type":"string"}})");
+  ask(request);
+  EXPECT_EQ(answer(), End::INVALID_REQUEST);
+  EXPECT_EQ(events[0].error().param(), "response_format");
+  EXPECT_TRUE(runtime.seen.empty());
+}
+
+TEST_F(AppTest, ToolCallsAreEventsOfTheirOwn) {
+  FakeRuntime runtime(assets.socket(), saying("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"));
+  start();
+  auto request = chat("hi");
+  request.add_tools()->set_name("f");
+  request.mutable_tool_choice()->set_kind(v1::ToolChoice::REQUIRED);
+  ask(request);
+  EXPECT_EQ(answer(), End::OK);
+  EXPECT_EQ(text(), "");
+  EXPECT_EQ(events.back().finish_reason(), "tool_calls");
+  // The tiny model's template knows no tools: the prompt says what there is.
+  const std::string& tokens = runtime.seen[0].raw_input_contents(0);
+  std::string prompt;
+  for (size_t i = 0; i + 4 <= tokens.size(); i += 4)
+    if (tokens[i + 1] == 0) prompt += tokens[i];
+  EXPECT_NE(prompt.find("system:You can call these functions"), std::string::npos) << prompt;
 }
 
 TEST_F(AppTest, TeardownCancelsTheRuntimeAtOnce) {

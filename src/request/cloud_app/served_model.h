@@ -7,7 +7,7 @@
 #include <string>
 
 #include "os/memfd.h"
-#include "request/cloud_app/tool_syntax.h"
+#include "request/cloud_app/constraints/tool_syntax.h"
 #include "sampling.pb.h"
 #include "text/prompt.h"
 

@@ -1,4 +1,4 @@
-#include "request/cloud_app/tool_syntax.h"
+#include "request/cloud_app/constraints/tool_syntax.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 
 #include "inference.pb.h"
 #include "request/cloud_app/refusal.h"
-#include "request/cloud_app/tool_syntax.h"
+#include "request/cloud_app/constraints/tool_syntax.h"
 
 struct edge_grammar_vocabulary;
 

@@ -1,4 +1,4 @@
-#include "request/cloud_app/tool_call_splitter.h"
+#include "request/cloud_app/constraints/tool_call_splitter.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -162,7 +162,7 @@ bool ToolCallSplitter::step_tail(SplitOutput&) {
   size_t at = skip_space(held_, 0);
   if (at == held_.size()) return false;
   if (held_[at] == '}') {
-    at = skip_space(held_, at + 1);
+    at = syntax_.close.empty() ? at + 1 : skip_space(held_, at + 1);
     std::string_view rest = std::string_view(held_).substr(at, syntax_.close.size());
     if (syntax_.close.starts_with(rest)) {
       if (rest.size() < syntax_.close.size()) return false;

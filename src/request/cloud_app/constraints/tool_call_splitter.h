@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "request/cloud_app/constraints.h"
-#include "request/cloud_app/tool_syntax.h"
+#include "request/cloud_app/constraints/constraints.h"
+#include "request/cloud_app/constraints/tool_syntax.h"
 
 namespace tie::request::app {
 

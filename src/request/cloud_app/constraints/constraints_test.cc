@@ -1,4 +1,4 @@
-#include "request/cloud_app/constraints.h"
+#include "request/cloud_app/constraints/constraints.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "request/cloud_app/constraints.h"
+#include "request/cloud_app/constraints/constraints.h"
 
 #include <edge_grammar.h>
 #include <fmt/format.h>

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "request/cloud_app/constraints.h"
-#include "request/cloud_app/tool_call_splitter.h"
+#include "request/cloud_app/constraints/constraints.h"
+#include "request/cloud_app/constraints/tool_call_splitter.h"
 
 namespace tie::request::app {
 namespace {

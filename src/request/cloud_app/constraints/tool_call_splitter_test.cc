@@ -1,4 +1,4 @@
-#include "request/cloud_app/tool_call_splitter.h"
+#include "request/cloud_app/constraints/tool_call_splitter.h"
 
 #include <gtest/gtest.h>
 
@@ -90,6 +90,7 @@ TEST(ToolCallSplitter, AnObjectIsACallOnlyAtTheStart) {
 TEST(ToolCallSplitter, AListOfCalls) {
   expect(kList, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": [1, 2]}}, {\"name\": \"get_weather\", \"arguments\": {}}]",
          {"", {{"f", R"({"a": [1, 2]})"}, {"get_weather", "{}"}}});
+  expect(kList, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {}} words", {" words", {{"f", "{}"}}});
   expect(kList, "[TOOL_CALLS] nothing", {"[TOOL_CALLS] nothing", {}});
   expect(kList, "[1, 2] [TOOL", {"[1, 2] [TOOL", {}});
 }
