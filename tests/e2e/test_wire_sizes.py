@@ -10,6 +10,8 @@ EVENT_SEAL_BYTES = 16                 # the tag of each sealed chunk
 REQUEST_HEADER_BYTES = 2 + 12         # the first chunk of a request carries AEAD id and base nonce
 REQUESTS = 210
 
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}}}
+
 
 def is_bucket(size):
     return size in (128, 256, 512, 1024, 2048) or (size > 0 and size % 4096 == 0)
@@ -31,6 +33,10 @@ def mixed_requests(model, count):
             body["n"] = rng.choice([2, 3])
         if body["stream"] and rng.random() < 0.5:
             body["stream_options"] = {"include_usage": True}
+        if i % 20 == 3:
+            body |= {"tools": [TOOL], "tool_choice": "required", "max_tokens": 12}
+        elif i % 20 == 11:
+            body |= {"response_format": {"type": "json_object"}}
         if i % 25 == 7:
             body["messages"][0]["content"] = "word " * 9000  # refused by the app, inside the sealed stream
         if i % 25 == 13:
