@@ -26,7 +26,9 @@ struct GrammarOptions {
 };
 
 using Clock = std::chrono::steady_clock;
-double us_since(Clock::time_point start) { return std::chrono::duration<double, std::micro>(Clock::now() - start).count(); }
+double us_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
 
 struct FreeVocabulary {
   void operator()(edge_grammar_vocabulary* v) const { edge_grammar_vocabulary_free(v); }
@@ -50,7 +52,8 @@ Result<VocabularyPtr> prepare(const text::Vocab& vocab) {
   auto ends = vocab.end_of_generation();
   edge_grammar_vocabulary* out = nullptr;
   edge_grammar_error error{};
-  int code = edge_grammar_vocabulary_new(reinterpret_cast<const uint8_t*>(bytes.data()), offsets.data(), control.data(), control.size(), ends.data(), ends.size(), &out, &error);
+  int code = edge_grammar_vocabulary_new(reinterpret_cast<const uint8_t*>(bytes.data()), offsets.data(), control.data(),
+                                         control.size(), ends.data(), ends.size(), &out, &error);
   if (code != EDGE_GRAMMAR_OK) return fail(Code::kBadRequest, error.text);
   return VocabularyPtr(out);
 }
@@ -58,11 +61,13 @@ Result<VocabularyPtr> prepare(const text::Vocab& vocab) {
 // One text's way through the masks.
 class Check {
  public:
-  Check(const edge_grammar* grammar, uint32_t n_tokens, std::vector<double>& mask_us) : grammar_(grammar), mask_((n_tokens + 31) / 32), mask_us_(mask_us) {}
+  Check(const edge_grammar* grammar, uint32_t n_tokens, std::vector<double>& mask_us)
+      : grammar_(grammar), mask_((n_tokens + 31) / 32), mask_us_(mask_us) {}
 
   Result<bool> accepts(const std::vector<text::TokenId>& ids) {
     edge_grammar* copy = nullptr;
-    if (edge_grammar_fork(grammar_, &copy) != EDGE_GRAMMAR_OK) return fail(Code::kInternal, "the grammar cannot be copied");
+    if (edge_grammar_fork(grammar_, &copy) != EDGE_GRAMMAR_OK)
+      return fail(Code::kInternal, "the grammar cannot be copied");
     GrammarPtr walk(copy);
     edge_grammar_error error{};
     for (text::TokenId id : ids) {
@@ -84,12 +89,16 @@ class Check {
   std::vector<double>& mask_us_;
 };
 
-double at_share(std::vector<double>& sorted, double share) { return sorted.empty() ? 0 : sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))]; }
+double at_share(std::vector<double>& sorted, double share) {
+  return sorted.empty() ? 0 : sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))];
+}
 
 void print_summary(double compile_us, std::vector<double>& mask_us, size_t accepted, size_t rejected) {
   std::sort(mask_us.begin(), mask_us.end());
-  fmt::print("compiled in {:.1f} ms; {} accepted, {} rejected; {} masks, p50 {:.0f} us, p99 {:.0f} us, most {:.0f} us\n", compile_us / 1000, accepted, rejected, mask_us.size(),
-             at_share(mask_us, 0.5), at_share(mask_us, 0.99), at_share(mask_us, 1));
+  fmt::print(
+      "compiled in {:.1f} ms; {} accepted, {} rejected; {} masks, p50 {:.0f} us, p99 {:.0f} us, most {:.0f} us\n",
+      compile_us / 1000, accepted, rejected, mask_us.size(), at_share(mask_us, 0.5), at_share(mask_us, 0.99),
+      at_share(mask_us, 1));
 }
 
 Result<void> check_instances(const edge_grammar* grammar, const text::Vocab& vocab, double compile_us) {
@@ -128,7 +137,8 @@ Result<void> check(const GrammarOptions& o) {
   edge_grammar* compiled = nullptr;
   edge_grammar_error error{};
   auto start = Clock::now();
-  int code = edge_grammar_compile(vocabulary.get(), reinterpret_cast<const uint8_t*>(lowered->data()), lowered->size(), &compiled, &error);
+  int code = edge_grammar_compile(vocabulary.get(), reinterpret_cast<const uint8_t*>(lowered->data()), lowered->size(),
+                                  &compiled, &error);
   double compile_us = us_since(start);
   if (code != EDGE_GRAMMAR_OK) {
     fmt::print("refused\t{}\n", error.text);
@@ -144,7 +154,9 @@ void add_grammar_commands(CLI::App& app) {
   auto o = std::make_shared<GrammarOptions>();
   CLI::App* grammar = app.add_subcommand("grammar", "constraints of answers, tried without a node");
   grammar->require_subcommand(1);
-  CLI::App* command = grammar->add_subcommand("check", "accept or reject for each JSON value (one a line on standard input), or refused for a schema that cannot be enforced");
+  CLI::App* command = grammar->add_subcommand("check",
+                                              "accept or reject for each JSON value (one a line on standard input), or "
+                                              "refused for a schema that cannot be enforced");
   command->add_option("--schema", o->schema, "JSON schema file")->required();
   command->add_option("--gguf", o->gguf, "GGUF file whose vocabulary is used (its metadata is enough)")->required();
   command->callback([o] {

@@ -11,7 +11,8 @@ class Walk {
  public:
   explicit Walk(std::string_view text) : text_(text) {}
 
-  // Each member of the object, or each element of the array (with an empty key), that starts here. False for any other value.
+  // Each member of the object, or each element of the array (with an empty key), that starts here. False for any other
+  // value.
   bool each(char open, const std::function<void(std::string_view key, std::string_view value)>& visit) {
     space();
     if (peek() != open) return false;
@@ -68,7 +69,8 @@ class Walk {
 };
 
 bool is_key(std::string_view key, std::string_view wanted) {
-  if (key.find('\\') == std::string_view::npos) return key.size() == wanted.size() + 2 && key.substr(1, wanted.size()) == wanted;
+  if (key.find('\\') == std::string_view::npos)
+    return key.size() == wanted.size() + 2 && key.substr(1, wanted.size()) == wanted;
   auto parsed = nlohmann::json::parse(key, nullptr, false);
   return parsed.is_string() && parsed.get_ref<const std::string&>() == wanted;
 }
@@ -82,7 +84,9 @@ std::string_view member(std::string_view object, std::string_view name) {
   return found;
 }
 
-bool is_schema(std::string_view text) { return text.starts_with('{'); }
+bool is_schema(std::string_view text) {
+  return text.starts_with('{');
+}
 
 }  // namespace
 
@@ -96,8 +100,8 @@ void keep_schema_texts(std::string_view body, v1::InferenceRequest& request) {
     ++index;
   });
   if (request.response_format().kind() != v1::ResponseFormat::JSON_SCHEMA) return;
-  for (std::string_view schema : {member(member(member(body, "response_format"), "json_schema"), "schema"), member(body, "guided_json"),
-                                  member(member(body, "structured_outputs"), "json")})
+  for (std::string_view schema : {member(member(member(body, "response_format"), "json_schema"), "schema"),
+                                  member(body, "guided_json"), member(member(body, "structured_outputs"), "json")})
     if (is_schema(schema)) request.mutable_response_format()->set_schema_or_grammar(std::string(schema));
 }
 

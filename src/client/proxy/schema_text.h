@@ -1,5 +1,6 @@
-// The schemas of a request in the user's own words. Parsed JSON does not keep the order of an object's members, and an answer's properties
-// come in the order of the schema's. Pure functions over JSON that a parser has accepted already; cost: one pass over the body.
+// The schemas of a request in the user's own words. Parsed JSON does not keep the order of an object's members, and an
+// answer's properties come in the order of the schema's. Pure functions over JSON that a parser has accepted already;
+// cost: one pass over the body.
 #pragma once
 #include <string_view>
 

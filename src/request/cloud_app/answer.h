@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "inference.pb.h"
+#include "request/cloud_app/constraints/tool_call_splitter.h"
 #include "request/cloud_app/refusal.h"
 #include "request/cloud_app/runtime_message.h"
 #include "request/cloud_app/served_model.h"
-#include "request/cloud_app/constraints/tool_call_splitter.h"
 #include "text/detokenizer.h"
 
 namespace tie::request::app {

@@ -67,7 +67,8 @@ struct ToolAnswerTest : AnswerTest {
 TEST_F(ToolAnswerTest, CallsAreToldFromText) {
   auto a = answer();
   a.split_calls(request, CallsWanted::kPossible);
-  for (char c : std::string("I call: <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"ä\"}}\n</tool_call>")) ASSERT_TRUE(a.add(said(std::string_view(&c, 1))).has_value());
+  for (char c : std::string("I call: <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"ä\"}}\n</tool_call>"))
+    ASSERT_TRUE(a.add(said(std::string_view(&c, 1))).has_value());
   ASSERT_TRUE(a.add(said("", "grammar_end")).has_value());
   EXPECT_EQ(text(), "I call: ");
   EXPECT_EQ(arguments(), "{\"a\": \"ä\"}");

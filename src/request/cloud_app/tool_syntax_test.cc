@@ -29,7 +29,8 @@ TEST_F(ToolSyntaxTest, IsTheTemplatesOwn) {
 }
 
 TEST_F(ToolSyntaxTest, ATemplateWithoutToolsOrWithAFormOfItsOwnGetsTheGenericOne) {
-  for (const char* text : {"", "{{ messages }}", "{% if tools %}<tool_call><function=f>{% endif %}", "{% if tools %}[TOOL_CALLS]name[ARGS]{}{% endif %}"}) {
+  for (const char* text : {"", "{{ messages }}", "{% if tools %}<tool_call><function=f>{% endif %}",
+                           "{% if tools %}[TOOL_CALLS]name[ARGS]{}{% endif %}"}) {
     EXPECT_FALSE(detect(text).in_template) << text;
     EXPECT_EQ(detect(text).style, ToolStyle::kTagged) << text;
   }
@@ -37,17 +38,22 @@ TEST_F(ToolSyntaxTest, ATemplateWithoutToolsOrWithAFormOfItsOwnGetsTheGenericOne
 
 TEST_F(ToolSyntaxTest, PublicTemplatesAreTold) {
   const char* shared = std::getenv("TIE_SHARED_DATA");
-  std::filesystem::path folder = std::filesystem::path(shared ? shared : TIE_SOURCE_DIR "/../shared/data") / "chat_templates/templates";
+  std::filesystem::path folder =
+      std::filesystem::path(shared ? shared : TIE_SOURCE_DIR "/../shared/data") / "chat_templates/templates";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is not there";
   int tagged = 0, object = 0, list = 0, generic = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     std::ifstream file(entry.path());
     std::string text(std::istreambuf_iterator<char>(file), {});
     ToolSyntax syntax = detect(text);
-    if (!syntax.in_template) ++generic;
-    else if (syntax.style == ToolStyle::kTagged) ++tagged;
-    else if (syntax.style == ToolStyle::kObject) ++object;
-    else ++list;
+    if (!syntax.in_template)
+      ++generic;
+    else if (syntax.style == ToolStyle::kTagged)
+      ++tagged;
+    else if (syntax.style == ToolStyle::kObject)
+      ++object;
+    else
+      ++list;
   }
   std::printf("templates: %d tagged, %d object, %d list, %d generic\n", tagged, object, list, generic);
   EXPECT_GT(tagged, 0);

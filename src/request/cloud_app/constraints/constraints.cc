@@ -15,10 +15,12 @@ namespace {
 using Json = nlohmann::json;
 using Format = v1::ResponseFormat;
 
-// White space between the parts of a JSON answer is free but bounded: an unbounded run is a model's favourite way never to end.
+// White space between the parts of a JSON answer is free but bounded: an unbounded run is a model's favourite way never
+// to end.
 constexpr std::string_view kAnswerOptions = R"("x-guidance":{"whitespace_pattern":"[ \\n\\r\\t]{1,48}"})";
 // Arguments are written as the models were trained to write them.
-constexpr std::string_view kArgumentOptions = R"("x-guidance":{"whitespace_flexible":false,"item_separator":", ","key_separator":": "})";
+constexpr std::string_view kArgumentOptions =
+    R"("x-guidance":{"whitespace_flexible":false,"item_separator":", ","key_separator":": "})";
 
 std::string format_param(const Format& format) {
   switch (format.kind()) {
@@ -43,20 +45,28 @@ std::string literal(std::string_view text) {
 }
 
 // The schema's own text with the compiler's options put in front, so that properties keep their order.
-Checked<std::string> with_options(std::string_view schema, std::string_view options, bool arguments, const std::string& param) {
-  if (schema.size() > kMaxSchemaBytes) return refuse(Code::kTooLarge, fmt::format("A JSON schema may have at most {} bytes.", kMaxSchemaBytes), param);
+Checked<std::string> with_options(std::string_view schema, std::string_view options, bool arguments,
+                                  const std::string& param) {
+  if (schema.size() > kMaxSchemaBytes)
+    return refuse(Code::kTooLarge, fmt::format("A JSON schema may have at most {} bytes.", kMaxSchemaBytes), param);
   if (text::json_is_unwieldy(schema, {.depth = kMaxSchemaDepth, .members = kMaxSchemaMembers}))
-    return refuse(Code::kBadRequest, fmt::format("A JSON schema may nest at most {} levels with at most {} members each.", kMaxSchemaDepth, kMaxSchemaMembers), param);
+    return refuse(Code::kBadRequest,
+                  fmt::format("A JSON schema may nest at most {} levels with at most {} members each.", kMaxSchemaDepth,
+                              kMaxSchemaMembers),
+                  param);
   Json parsed = Json::parse(schema, nullptr, false);
   if (parsed.is_discarded()) return refuse(Code::kBadRequest, "The JSON schema is not valid JSON.", param);
   if (parsed.is_boolean() && parsed.get<bool>() && !arguments) return fmt::format("{{{}}}", options);
   if (!parsed.is_object()) return refuse(Code::kBadRequest, "The JSON schema must be a JSON object.", param);
-  if (parsed.contains("x-guidance")) return refuse(Code::kUnsupportedFeature, "The JSON schema has the unsupported keyword \"x-guidance\".", param);
+  if (parsed.contains("x-guidance"))
+    return refuse(Code::kUnsupportedFeature, "The JSON schema has the unsupported keyword \"x-guidance\".", param);
   std::string head = fmt::format("{{{}", options);
   if (arguments) {
     auto type = parsed.find("type");
-    if (type == parsed.end()) head += R"(,"type":"object")";
-    else if (*type != "object") return refuse(Code::kBadRequest, "A function's parameters must be a schema of type \"object\".", param);
+    if (type == parsed.end())
+      head += R"(,"type":"object")";
+    else if (*type != "object")
+      return refuse(Code::kBadRequest, "A function's parameters must be a schema of type \"object\".", param);
   }
   std::string_view rest = schema.substr(schema.find('{') + 1);
   if (!parsed.empty()) head += ',';
@@ -75,7 +85,8 @@ std::string_view without_anchors(std::string_view regex) {
 // Between slashes, as Lark wants it.
 Checked<std::string> regex_terminal(const Format& format) {
   if (format.schema_or_grammar().size() > kMaxRegexBytes)
-    return refuse(Code::kTooLarge, fmt::format("A regular expression may have at most {} bytes.", kMaxRegexBytes), format_param(format));
+    return refuse(Code::kTooLarge, fmt::format("A regular expression may have at most {} bytes.", kMaxRegexBytes),
+                  format_param(format));
   std::string_view regex = without_anchors(format.schema_or_grammar());
   if (regex.empty()) return std::string("\"\"");
   std::string out = "/";
@@ -83,7 +94,8 @@ Checked<std::string> regex_terminal(const Format& format) {
     if (regex[i] == '\\' && i + 1 < regex.size() && regex[i + 1] != '\n') {
       out += regex.substr(i++, 2);
     } else if (regex[i] == '\\') {
-      return refuse(Code::kBadRequest, "The regular expression ends with a backslash or escapes a line's end.", format_param(format));
+      return refuse(Code::kBadRequest, "The regular expression ends with a backslash or escapes a line's end.",
+                    format_param(format));
     } else if (regex[i] == '/') {
       out += "\\/";
     } else if (regex[i] == '\n') {
@@ -97,7 +109,8 @@ Checked<std::string> regex_terminal(const Format& format) {
 
 Checked<std::string> choices(const Format& format) {
   if (format.choices().empty() || format.choices_size() > kMaxChoices)
-    return refuse(Code::kBadRequest, fmt::format("guided_choice must have 1 to {} entries.", kMaxChoices), "guided_choice");
+    return refuse(Code::kBadRequest, fmt::format("guided_choice must have 1 to {} entries.", kMaxChoices),
+                  "guided_choice");
   std::string out;
   for (const std::string& choice : format.choices()) {
     if (choice.empty()) return refuse(Code::kBadRequest, "An entry of guided_choice is empty.", "guided_choice");
@@ -114,7 +127,8 @@ Checked<std::string> format_rule(const Format& format) {
     case Format::JSON_OBJECT:
       return fmt::format("%json {{{},\"type\":\"object\"}}", kAnswerOptions);
     case Format::JSON_SCHEMA: {
-      TIE_TRY(std::string schema, with_options(format.schema_or_grammar(), kAnswerOptions, false, format_param(format)));
+      TIE_TRY(std::string schema,
+              with_options(format.schema_or_grammar(), kAnswerOptions, false, format_param(format)));
       return "%json " + schema;
     }
     case Format::REGEX:
@@ -122,7 +136,8 @@ Checked<std::string> format_rule(const Format& format) {
     case Format::CHOICE:
       return choices(format);
     default:
-      return refuse(Code::kUnsupportedFeature, "A grammar of your own cannot be combined with tools.", "guided_grammar");
+      return refuse(Code::kUnsupportedFeature, "A grammar of your own cannot be combined with tools.",
+                    "guided_grammar");
   }
 }
 
@@ -130,7 +145,8 @@ Checked<std::string> lark_of_user(const Format& format) {
   const std::string& grammar = format.schema_or_grammar();
   size_t first = grammar.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) return refuse(Code::kBadRequest, "guided_grammar is empty.", "guided_grammar");
-  if (grammar[first] == '{') return refuse(Code::kBadRequest, "guided_grammar must be a Lark grammar.", "guided_grammar");
+  if (grammar[first] == '{')
+    return refuse(Code::kBadRequest, "guided_grammar must be a Lark grammar.", "guided_grammar");
   return grammar;
 }
 
@@ -171,15 +187,20 @@ class CallRules {
   // Text, or text and then calls.
   std::string free_start() const {
     if (syntax_.style == ToolStyle::kObject)
-      return fmt::format("start: TEXT? | {}calls\n"
-                         "TEXT: /(.|\\n)+/ & ~/[ \\t\\r\\n]*(<\\|python_tag\\|>[ \\t\\r\\n]*)?\\{{[ \\t\\r\\n]*\"name\"(.|\\n)*/\n",
-                         open_is_text() ? "" : open() + "? ");
+      return fmt::format(
+          "start: TEXT? | {}calls\n"
+          "TEXT: /(.|\\n)+/ & ~/[ \\t\\r\\n]*(<\\|python_tag\\|>[ \\t\\r\\n]*)?\\{{[ \\t\\r\\n]*\"name\"(.|\\n)*/\n",
+          open_is_text() ? "" : open() + "? ");
     if (!open_is_text()) return fmt::format("start: TEXT? ({} calls_after_open)?\nTEXT: /(.|\\n)+/\n", open());
     std::string escaped;
-    for (char c : syntax_.open) escaped += (std::string_view("[]<>_").find(c) != std::string_view::npos && (c == '[' || c == ']') ? "\\" : "") + std::string(1, c);
-    return fmt::format("start: TEXT? | text_open calls_after_open\n"
-                       "text_open[lazy]: /(.|\\n)*{0}/\n"
-                       "TEXT: /(.|\\n)+/ & ~/(.|\\n)*{0}(.|\\n)*/\n", escaped);
+    for (char c : syntax_.open)
+      escaped += (std::string_view("[]<>_").find(c) != std::string_view::npos && (c == '[' || c == ']') ? "\\" : "") +
+                 std::string(1, c);
+    return fmt::format(
+        "start: TEXT? | text_open calls_after_open\n"
+        "text_open[lazy]: /(.|\\n)*{0}/\n"
+        "TEXT: /(.|\\n)+/ & ~/(.|\\n)*{0}(.|\\n)*/\n",
+        escaped);
   }
 
  private:
@@ -207,17 +228,21 @@ Checked<std::vector<std::string>> call_bodies(const v1::InferenceRequest& reques
     TIE_TRY(std::string body, call_body(request.tools(i), static_cast<size_t>(i), syntax));
     out.push_back(std::move(body));
   }
-  if (out.empty()) return refuse(Code::kBadRequest, "tool_choice names a function that is not among tools.", "tool_choice");
+  if (out.empty())
+    return refuse(Code::kBadRequest, "tool_choice names a function that is not among tools.", "tool_choice");
   return out;
 }
 
-Checked<std::string> tools_grammar(const v1::InferenceRequest& request, const ToolSyntax& syntax, const std::vector<std::string>& bodies, bool only, bool spelled) {
+Checked<std::string> tools_grammar(const v1::InferenceRequest& request, const ToolSyntax& syntax,
+                                   const std::vector<std::string>& bodies, bool only, bool spelled) {
   CallRules rules(syntax, spelled);
   std::string calls = rules.rules(bodies, !request.has_parallel_tool_calls() || request.parallel_tool_calls());
   if (only) return "start: calls\n" + calls;
   if (request.response_format().kind() == Format::TEXT) return rules.free_start() + calls;
   if (syntax.style == ToolStyle::kObject)
-    return refuse(Code::kUnsupportedFeature, "With this model response_format cannot be combined with tools unless a call is required.", format_param(request.response_format()));
+    return refuse(Code::kUnsupportedFeature,
+                  "With this model response_format cannot be combined with tools unless a call is required.",
+                  format_param(request.response_format()));
   TIE_TRY(std::string format, format_rule(request.response_format()));
   return "start: calls | format\nformat: " + format + "\n" + calls;
 }
@@ -255,12 +280,16 @@ Checked<Constraint> lower_constraint(const v1::InferenceRequest& request, const 
     out.param = format_param(format);
   }
   if (out.grammar.size() > kMaxGrammarBytes)
-    return refuse(Code::kTooLarge, fmt::format("The tools or the format make a grammar of more than {} bytes.", kMaxGrammarBytes), out.param);
+    return refuse(Code::kTooLarge,
+                  fmt::format("The tools or the format make a grammar of more than {} bytes.", kMaxGrammarBytes),
+                  out.param);
   if (out.checkable.empty()) out.checkable = out.grammar;
   return out;
 }
 
-void GrammarChecker::Free::operator()(edge_grammar_vocabulary* vocabulary) const { edge_grammar_vocabulary_free(vocabulary); }
+void GrammarChecker::Free::operator()(edge_grammar_vocabulary* vocabulary) const {
+  edge_grammar_vocabulary_free(vocabulary);
+}
 
 Result<GrammarChecker> GrammarChecker::create() {
   constexpr uint32_t kEnd = 256;
@@ -277,7 +306,8 @@ Result<GrammarChecker> GrammarChecker::create() {
   control[kEnd] = 1;
   edge_grammar_vocabulary* made = nullptr;
   edge_grammar_error error{};
-  int code = edge_grammar_vocabulary_new(bytes.data(), offsets.data(), control.data(), control.size(), &kEnd, 1, &made, &error);
+  int code = edge_grammar_vocabulary_new(bytes.data(), offsets.data(), control.data(), control.size(), &kEnd, 1, &made,
+                                         &error);
   if (code != EDGE_GRAMMAR_OK) return std::unexpected(compile_error(code, error));
   GrammarChecker out;
   out.vocabulary_.reset(made);
@@ -287,7 +317,8 @@ Result<GrammarChecker> GrammarChecker::create() {
 Result<void> GrammarChecker::check(std::string_view grammar) const {
   edge_grammar* compiled = nullptr;
   edge_grammar_error error{};
-  int code = edge_grammar_compile(vocabulary_.get(), reinterpret_cast<const uint8_t*>(grammar.data()), grammar.size(), &compiled, &error);
+  int code = edge_grammar_compile(vocabulary_.get(), reinterpret_cast<const uint8_t*>(grammar.data()), grammar.size(),
+                                  &compiled, &error);
   if (code != EDGE_GRAMMAR_OK) return std::unexpected(compile_error(code, error));
   edge_grammar_free(compiled);
   return {};
@@ -296,7 +327,8 @@ Result<void> GrammarChecker::check(std::string_view grammar) const {
 Result<bool> GrammarChecker::matches(std::string_view grammar, std::string_view text) const {
   edge_grammar* compiled = nullptr;
   edge_grammar_error error{};
-  int code = edge_grammar_compile(vocabulary_.get(), reinterpret_cast<const uint8_t*>(grammar.data()), grammar.size(), &compiled, &error);
+  int code = edge_grammar_compile(vocabulary_.get(), reinterpret_cast<const uint8_t*>(grammar.data()), grammar.size(),
+                                  &compiled, &error);
   if (code != EDGE_GRAMMAR_OK) return std::unexpected(compile_error(code, error));
   std::unique_ptr<edge_grammar, decltype(&edge_grammar_free)> guard(compiled, edge_grammar_free);
   for (char c : text) {

@@ -1,13 +1,14 @@
-// Lowers tools, tool_choice and response_format to the grammar that the runtime enforces (rust/include/edge_grammar.h), and checks that it
-// compiles before the runtime is asked. The runtime compiles it again and has the last word. Untrusted input. Nothing is ever ignored:
-// what cannot be enforced is refused with the parameter's name. Limits: limits.h. Called by app.cc, one thread.
+// Lowers tools, tool_choice and response_format to the grammar that the runtime enforces (rust/include/edge_grammar.h),
+// and checks that it compiles before the runtime is asked. The runtime compiles it again and has the last word.
+// Untrusted input. Nothing is ever ignored: what cannot be enforced is refused with the parameter's name. Limits:
+// limits.h. Called by app.cc, one thread.
 #pragma once
 #include <memory>
 #include <string>
 
 #include "inference.pb.h"
-#include "request/cloud_app/refusal.h"
 #include "request/cloud_app/constraints/tool_syntax.h"
+#include "request/cloud_app/refusal.h"
 
 struct edge_grammar_vocabulary;
 
@@ -16,8 +17,8 @@ namespace tie::request::app {
 enum class CallsWanted { kNone, kPossible, kOnly };
 
 struct Constraint {
-  std::string grammar;   // empty: any text
-  std::string param;     // whose fault it is when the runtime refuses the grammar
+  std::string grammar;  // empty: any text
+  std::string param;    // whose fault it is when the runtime refuses the grammar
   CallsWanted calls = CallsWanted::kNone;
   // The same with markers that are control tokens spelled as text: for a vocabulary that has no control tokens.
   std::string checkable;

@@ -10,7 +10,8 @@ namespace {
 using Format = v1::ResponseFormat;
 
 const ToolSyntax kTagged{.style = ToolStyle::kTagged, .open = "<tool_call>", .close = "</tool_call>"};
-const ToolSyntax kObject{.style = ToolStyle::kObject, .open = "<|python_tag|>", .arguments_key = "parameters", .many = false};
+const ToolSyntax kObject{
+    .style = ToolStyle::kObject, .open = "<|python_tag|>", .arguments_key = "parameters", .many = false};
 const ToolSyntax kList{.style = ToolStyle::kList, .open = "[TOOL_CALLS]"};
 
 v1::InferenceRequest chat() {
@@ -32,7 +33,8 @@ v1::InferenceRequest with_tools(v1::ToolChoice::Kind kind, const std::string& na
   request.mutable_tool_choice()->set_name(name);
   auto* weather = request.add_tools();
   weather->set_name("weather");
-  weather->set_parameters_json(R"({"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city"],"additionalProperties":false})");
+  weather->set_parameters_json(
+      R"({"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer"}},"required":["city"],"additionalProperties":false})");
   request.add_tools()->set_name("now");
   return request;
 }
@@ -75,7 +77,9 @@ TEST(Constraints, JsonObject) {
 }
 
 TEST(Constraints, ASchemaKeepsTheOrderOfItsProperties) {
-  auto request = with_format(Format::JSON_SCHEMA, R"( {"type":"object","properties":{"z":{"type":"integer"},"a":{"type":"string"}},"required":["z","a"],"additionalProperties":false})");
+  auto request = with_format(
+      Format::JSON_SCHEMA,
+      R"( {"type":"object","properties":{"z":{"type":"integer"},"a":{"type":"string"}},"required":["z","a"],"additionalProperties":false})");
   EXPECT_TRUE(takes(request, R"({"z":1,"a":"x"})"));
   EXPECT_FALSE(takes(request, R"({"a":"x","z":1})"));
   EXPECT_FALSE(takes(request, R"({"z":1})"));
@@ -85,23 +89,28 @@ TEST(Constraints, ASchemaKeepsTheOrderOfItsProperties) {
 }
 
 TEST(Constraints, WhatASchemaAsksInVainIsNamed) {
-  for (std::string keyword : {R"("unevaluatedProperties":false)", R"("not":{})", R"("if":{})", R"("uniqueItems":true)", R"("propertyNames":{})", R"("dependentRequired":{"a":["b"]})", R"("contains":{})"}) {
+  for (std::string keyword : {R"("unevaluatedProperties":false)", R"("not":{})", R"("if":{})", R"("uniqueItems":true)",
+                              R"("propertyNames":{})", R"("dependentRequired":{"a":["b"]})", R"("contains":{})"}) {
     Lowered refused = lower(with_format(Format::JSON_SCHEMA, "{" + keyword + "}"));
     EXPECT_NE(refused.code, Code::kOk) << keyword;
     EXPECT_EQ(refused.param, "guided_json");
     EXPECT_NE(refused.message.find(keyword.substr(1, keyword.find('"', 1) - 1)), std::string::npos) << refused.message;
   }
-  EXPECT_EQ(lower(with_format(Format::JSON_SCHEMA, R"({"x-guidance":{"lenient":true}})")).code, Code::kUnsupportedFeature);
-  EXPECT_EQ(lower(with_format(Format::JSON_SCHEMA, R"({"\u0078-guidance":{"lenient":true}})")).code, Code::kUnsupportedFeature);
+  EXPECT_EQ(lower(with_format(Format::JSON_SCHEMA, R"({"x-guidance":{"lenient":true}})")).code,
+            Code::kUnsupportedFeature);
+  EXPECT_EQ(lower(with_format(Format::JSON_SCHEMA, R"({"\u0078-guidance":{"lenient":true}})")).code,
+            Code::kUnsupportedFeature);
 }
 
 TEST(Constraints, BadSchemasAreRefused) {
-  for (std::string schema : {"", "{", "[]", "false", "1", R"({"type":"no-such-type"})", R"({"type":"string","pattern":"(("})", "{} {}"})
+  for (std::string schema :
+       {"", "{", "[]", "false", "1", R"({"type":"no-such-type"})", R"({"type":"string","pattern":"(("})", "{} {}"})
     EXPECT_EQ(lower(with_format(Format::JSON_SCHEMA, schema)).code, Code::kBadRequest) << schema;
   std::string deep;
   for (int i = 0; i < 5000; ++i) deep += R"({"items":)";
   EXPECT_EQ(lower(with_format(Format::JSON_SCHEMA, deep)).code, Code::kBadRequest);
-  EXPECT_EQ(lower(with_format(Format::JSON_SCHEMA, "{\"title\":\"" + std::string(kMaxSchemaBytes, 'x') + "\"}")).code, Code::kTooLarge);
+  EXPECT_EQ(lower(with_format(Format::JSON_SCHEMA, "{\"title\":\"" + std::string(kMaxSchemaBytes, 'x') + "\"}")).code,
+            Code::kTooLarge);
 }
 
 TEST(Constraints, ARegularExpressionMatchesAsAWhole) {
@@ -120,7 +129,8 @@ TEST(Constraints, ARegularExpressionMatchesAsAWhole) {
 
 TEST(Constraints, ARegularExpressionCannotLeaveItsPlace) {
   // None of these may become a rule of Lark.
-  for (std::string text : {"a/\nstart: \"b\"", "/ | \"b\" | /", "a/i"}) EXPECT_FALSE(takes(with_format(Format::REGEX, text), "b")) << text;
+  for (std::string text : {"a/\nstart: \"b\"", "/ | \"b\" | /", "a/i"})
+    EXPECT_FALSE(takes(with_format(Format::REGEX, text), "b")) << text;
   EXPECT_FALSE(takes(with_format(Format::REGEX, "a/i"), "A"));
 }
 
@@ -145,7 +155,9 @@ TEST(Constraints, Lark) {
 
 const std::string kWeather = R"({"name": "weather", "arguments": {"city": "Oslo"}})";
 const std::string kNow = R"({"name": "now", "arguments": {}})";
-std::string tagged(const std::string& call) { return "<tool_call>\n" + call + "\n</tool_call>"; }
+std::string tagged(const std::string& call) {
+  return "<tool_call>\n" + call + "\n</tool_call>";
+}
 
 TEST(Constraints, RequiredMeansOneCallOrSeveral) {
   auto request = with_tools(v1::ToolChoice::REQUIRED);
@@ -153,8 +165,10 @@ TEST(Constraints, RequiredMeansOneCallOrSeveral) {
   EXPECT_TRUE(takes(request, tagged(kNow)));
   EXPECT_TRUE(takes(request, tagged(kNow) + "\n" + tagged(kWeather)));
   EXPECT_TRUE(takes(request, tagged(R"({"name": "weather", "arguments": {"city": "Oslo", "days": 3}})")));
-  for (std::string wrong : {R"({"name": "nope", "arguments": {}})", R"({"name": "weather", "arguments": {}})", R"({"name": "weather", "arguments": {"city": 1}})",
-                            R"({"name": "weather", "arguments": {"city": "a", "x": 1}})", R"({"name": "now", "arguments": {"a": 1}})", R"({"name": "now"})"})
+  for (std::string wrong : {R"({"name": "nope", "arguments": {}})", R"({"name": "weather", "arguments": {}})",
+                            R"({"name": "weather", "arguments": {"city": 1}})",
+                            R"({"name": "weather", "arguments": {"city": "a", "x": 1}})",
+                            R"({"name": "now", "arguments": {"a": 1}})", R"({"name": "now"})"})
     EXPECT_FALSE(takes(request, tagged(wrong))) << wrong;
   EXPECT_FALSE(takes(request, "words"));
   EXPECT_FALSE(takes(request, ""));

@@ -1,5 +1,5 @@
-// Public function-calling cases: calls made from their answers are in the grammar, spoiled ones are not, and what is written in a model's
-// form is read back as it was, wherever it is cut.
+// Public function-calling cases: calls made from their answers are in the grammar, spoiled ones are not, and what is
+// written in a model's form is read back as it was, wherever it is cut.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -15,19 +15,24 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-const ToolSyntax kSyntaxes[] = {{.style = ToolStyle::kTagged, .open = "<tool_call>", .close = "</tool_call>"},
-                                {.style = ToolStyle::kObject, .open = "<|python_tag|>", .arguments_key = "parameters", .many = false},
-                                {.style = ToolStyle::kList, .open = "[TOOL_CALLS]"}};
+const ToolSyntax kSyntaxes[] = {
+    {.style = ToolStyle::kTagged, .open = "<tool_call>", .close = "</tool_call>"},
+    {.style = ToolStyle::kObject, .open = "<|python_tag|>", .arguments_key = "parameters", .many = false},
+    {.style = ToolStyle::kList, .open = "[TOOL_CALLS]"}};
 
 // The suite's types are Python's.
 void to_json_schema(Json& schema) {
   if (!schema.is_object()) return;
   if (auto type = schema.find("type"); type != schema.end() && type->is_string()) {
     std::string name = *type;
-    if (name == "dict") *type = "object";
-    else if (name == "float") *type = "number";
-    else if (name == "tuple") *type = "array";
-    else if (name == "any") schema.erase("type");
+    if (name == "dict")
+      *type = "object";
+    else if (name == "float")
+      *type = "number";
+    else if (name == "tuple")
+      *type = "array";
+    else if (name == "any")
+      schema.erase("type");
   }
   for (const char* key : {"optional", "default", "format"}) schema.erase(key);
   if (schema.contains("properties"))
@@ -36,7 +41,10 @@ void to_json_schema(Json& schema) {
     if (schema.contains(key)) to_json_schema(schema[key]);
 }
 
-std::string type_of(const Json& schema) { return schema.is_object() && schema.contains("type") && schema["type"].is_string() ? schema["type"].get<std::string>() : ""; }
+std::string type_of(const Json& schema) {
+  return schema.is_object() && schema.contains("type") && schema["type"].is_string() ? schema["type"].get<std::string>()
+                                                                                     : "";
+}
 
 bool is_required(const Json& schema, const std::string& name) {
   if (!schema.contains("required")) return false;
@@ -61,7 +69,8 @@ Json object_from(const Json& accepted, const Json& schema) {
 }
 
 Json value_from(const Json& accepted, const Json& schema) {
-  if (type_of(schema) == "object" && accepted.is_object() && schema.contains("properties")) return object_from(accepted, schema);
+  if (type_of(schema) == "object" && accepted.is_object() && schema.contains("properties"))
+    return object_from(accepted, schema);
   if (!accepted.is_array() || !schema.contains("items")) return accepted;
   Json out = Json::array();
   for (const Json& item : accepted) out.push_back(value_from(item, schema["items"]));
@@ -88,10 +97,14 @@ struct Call {
 std::string write(const ToolSyntax& syntax, const std::vector<Call>& calls) {
   std::string out;
   for (const Call& call : calls) {
-    std::string one = "{\"name\": " + Json(call.name).dump() + ", \"" + syntax.arguments_key + "\": " + call.arguments + "}";
-    if (syntax.style == ToolStyle::kTagged) out += (out.empty() ? "<tool_call>\n" : "\n<tool_call>\n") + one + "\n</tool_call>";
-    else if (syntax.style == ToolStyle::kList) out += (out.empty() ? "[TOOL_CALLS] [" : ", ") + one;
-    else out += one;
+    std::string one =
+        "{\"name\": " + Json(call.name).dump() + ", \"" + syntax.arguments_key + "\": " + call.arguments + "}";
+    if (syntax.style == ToolStyle::kTagged)
+      out += (out.empty() ? "<tool_call>\n" : "\n<tool_call>\n") + one + "\n</tool_call>";
+    else if (syntax.style == ToolStyle::kList)
+      out += (out.empty() ? "[TOOL_CALLS] [" : ", ") + one;
+    else
+      out += one;
   }
   return syntax.style == ToolStyle::kList ? out + "]" : out;
 }
@@ -138,7 +151,8 @@ std::vector<std::string> case_lines() {
   size_t step = std::getenv("TIE_ALL_CASES") ? 1 : 8;
   if (!fs::exists(folder)) folder = TIE_SOURCE_DIR "/tests/data/function_calling", step = 1;
   std::vector<std::string> out;
-  for (const char* name : {"simple_python", "multiple", "parallel", "parallel_multiple", "live_simple", "live_parallel", "live_parallel_multiple"}) {
+  for (const char* name : {"simple_python", "multiple", "parallel", "parallel_multiple", "live_simple", "live_parallel",
+                           "live_parallel_multiple"}) {
     std::ifstream file(folder / (std::string(name) + ".jsonl"));
     size_t i = 0;
     for (std::string line; std::getline(file, line); ++i)
@@ -210,14 +224,15 @@ TEST(FunctionCalling, TrueCallsAreTakenAndSpoiledOnesAreNot) {
       }
     }
   }
-  std::printf("%zu cases: %d call texts taken, %d not; %d schemas refused; %d of %d spoiled ones taken\n", cases().size(), taken, not_taken, refused_schemas,
-              wrong_accepts, spoiled_count);
+  std::printf("%zu cases: %d call texts taken, %d not; %d schemas refused; %d of %d spoiled ones taken\n",
+              cases().size(), taken, not_taken, refused_schemas, wrong_accepts, spoiled_count);
   EXPECT_EQ(wrong_accepts, 0);
   // A few of the suite's answers break their own schemas.
   EXPECT_LE(not_taken * 50, taken);
 }
 
-std::vector<Call> read_back(const ToolSyntax& syntax, const std::vector<std::string>& names, const std::vector<std::string>& pieces) {
+std::vector<Call> read_back(const ToolSyntax& syntax, const std::vector<std::string>& names,
+                            const std::vector<std::string>& pieces) {
   ToolCallSplitter splitter(syntax, names, CallsWanted::kPossible);
   std::vector<Call> out;
   std::string text;
@@ -247,7 +262,9 @@ TEST(FunctionCalling, WrittenCallsAreReadBackWhereverTheyAreCut) {
     for (const ToolSyntax& syntax : kSyntaxes) {
       if (!syntax.many && c.calls.size() > 1) continue;
       std::string text = write(syntax, c.calls);
-      for (size_t cut = 0; cut <= text.size(); ++cut) ASSERT_EQ(read_back(syntax, names, {text.substr(0, cut), text.substr(cut)}), c.calls) << c.id << " cut at " << cut;
+      for (size_t cut = 0; cut <= text.size(); ++cut)
+        ASSERT_EQ(read_back(syntax, names, {text.substr(0, cut), text.substr(cut)}), c.calls)
+            << c.id << " cut at " << cut;
       std::vector<std::string> bytes;
       for (char byte : text) bytes.push_back(std::string(1, byte));
       ASSERT_EQ(read_back(syntax, names, bytes), c.calls) << c.id;

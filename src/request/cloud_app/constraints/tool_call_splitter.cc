@@ -10,7 +10,9 @@ namespace {
 
 constexpr std::string_view kSpace = " \t\r\n";
 
-size_t skip_space(std::string_view text, size_t at) { return std::min(text.find_first_not_of(kSpace, at), text.size()); }
+size_t skip_space(std::string_view text, size_t at) {
+  return std::min(text.find_first_not_of(kSpace, at), text.size());
+}
 
 // The length of the longest end of `text` that is a beginning of `marker`.
 size_t half_marker(std::string_view text, std::string_view marker) {
@@ -22,8 +24,12 @@ size_t half_marker(std::string_view text, std::string_view marker) {
 }  // namespace
 
 ToolCallSplitter::ToolCallSplitter(const ToolSyntax& syntax, std::vector<std::string> names, CallsWanted wanted)
-    : syntax_(syntax), names_(std::move(names)), wanted_(wanted),
-      state_(wanted == CallsWanted::kNone ? State::kText : syntax.style == ToolStyle::kObject ? State::kStart : State::kText) {}
+    : syntax_(syntax),
+      names_(std::move(names)),
+      wanted_(wanted),
+      state_(wanted == CallsWanted::kNone         ? State::kText
+             : syntax.style == ToolStyle::kObject ? State::kStart
+                                                  : State::kText) {}
 
 void ToolCallSplitter::push(std::string_view text, SplitOutput& out) {
   held_ += text;
@@ -45,11 +51,16 @@ bool ToolCallSplitter::step(SplitOutput& out) {
       state_ = State::kHead;
       return true;
     }
-    case State::kText: return step_text(out);
-    case State::kHead: return step_head(out);
-    case State::kArguments: return step_arguments(out);
-    case State::kTail: return step_tail(out);
-    case State::kBetween: return step_between(out);
+    case State::kText:
+      return step_text(out);
+    case State::kHead:
+      return step_head(out);
+    case State::kArguments:
+      return step_arguments(out);
+    case State::kTail:
+      return step_tail(out);
+    case State::kBetween:
+      return step_between(out);
   }
   return false;
 }
@@ -139,9 +150,12 @@ bool ToolCallSplitter::step_arguments(SplitOutput& out) {
   for (; at < held_.size() && !closed; ++at) {
     char c = held_[at];
     if (in_string_) {
-      if (escaped_) escaped_ = false;
-      else if (c == '\\') escaped_ = true;
-      else if (c == '"') in_string_ = false;
+      if (escaped_)
+        escaped_ = false;
+      else if (c == '\\')
+        escaped_ = true;
+      else if (c == '"')
+        in_string_ = false;
     } else if (c == '"') {
       in_string_ = true;
     } else if (c == '{' || c == '[') {
@@ -185,15 +199,19 @@ bool ToolCallSplitter::step_between(SplitOutput& out) {
     state_ = more ? State::kHead : State::kText;
     return true;
   }
-  if (syntax_.style != ToolStyle::kObject && rest.size() < syntax_.open.size() && syntax_.open.starts_with(rest)) return false;
-  if (syntax_.style != ToolStyle::kObject && rest.starts_with(syntax_.open)) held_.erase(0, at);  // white space between calls is nobody's
+  if (syntax_.style != ToolStyle::kObject && rest.size() < syntax_.open.size() && syntax_.open.starts_with(rest))
+    return false;
+  if (syntax_.style != ToolStyle::kObject && rest.starts_with(syntax_.open))
+    held_.erase(0, at);  // white space between calls is nobody's
   state_ = State::kText;
   return step_text(out);
 }
 
 void ToolCallSplitter::finish(SplitOutput& out) {
-  bool half_call = state_ == State::kHead || state_ == State::kStart || state_ == State::kTail || state_ == State::kBetween;
-  bool dropped = state_ == State::kTail || state_ == State::kBetween || (half_call && wanted_ == CallsWanted::kOnly) || state_ == State::kArguments;
+  bool half_call =
+      state_ == State::kHead || state_ == State::kStart || state_ == State::kTail || state_ == State::kBetween;
+  bool dropped = state_ == State::kTail || state_ == State::kBetween || (half_call && wanted_ == CallsWanted::kOnly) ||
+                 state_ == State::kArguments;
   if (!dropped) out.text += taken_ + held_;
   taken_.clear();
   held_.clear();

@@ -1,6 +1,7 @@
-// Splits a model's answer, as it comes, into text and tool calls. The result does not depend on where the input is cut. Only what may still
-// become a marker or the head of a call is held back; arguments go out as they come. What only looked like a call is text in the end.
-// One object per sample, one thread. Limits: kMaxCallHeadBytes, kMaxCallsPerAnswer (limits.h).
+// Splits a model's answer, as it comes, into text and tool calls. The result does not depend on where the input is cut.
+// Only what may still become a marker or the head of a call is held back; arguments go out as they come. What only
+// looked like a call is text in the end. One object per sample, one thread. Limits: kMaxCallHeadBytes,
+// kMaxCallsPerAnswer (limits.h).
 #pragma once
 #include <string>
 #include <string_view>
@@ -13,7 +14,7 @@ namespace tie::request::app {
 
 struct CallFragment {
   int index = 0;
-  std::string id, name;    // in a call's first fragment only
+  std::string id, name;  // in a call's first fragment only
   std::string arguments;
 };
 
@@ -49,8 +50,8 @@ class ToolCallSplitter {
   std::vector<std::string> names_;
   CallsWanted wanted_;
   State state_;
-  std::string held_;        // not yet decided
-  std::string taken_;       // decided only so far as a call follows: given back as text when none does
+  std::string held_;   // not yet decided
+  std::string taken_;  // decided only so far as a call follows: given back as text when none does
   int calls_ = 0;
   bool in_string_ = false, escaped_ = false;
   int depth_ = 0;

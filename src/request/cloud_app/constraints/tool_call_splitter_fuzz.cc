@@ -13,7 +13,8 @@ std::string split(const app::ToolSyntax& syntax, app::CallsWanted wanted, std::s
   for (size_t at = 0; at < text.size(); at += piece) splitter.push(text.substr(at, piece), out);
   splitter.finish(out);
   std::string seen = out.text;
-  for (const app::CallFragment& call : out.calls) seen += (call.id.empty() ? "" : "\n#" + call.name + "\n") + call.arguments;
+  for (const app::CallFragment& call : out.calls)
+    seen += (call.id.empty() ? "" : "\n#" + call.name + "\n") + call.arguments;
   return seen;
 }
 
@@ -21,9 +22,10 @@ std::string split(const app::ToolSyntax& syntax, app::CallsWanted wanted, std::s
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
-  const app::ToolSyntax syntaxes[] = {{.style = app::ToolStyle::kTagged, .open = "<tool_call>", .close = "</tool_call>"},
-                                      {.style = app::ToolStyle::kObject, .open = "<|python_tag|>", .arguments_key = "parameters", .many = false},
-                                      {.style = app::ToolStyle::kList, .open = "[TOOL_CALLS]"}};
+  const app::ToolSyntax syntaxes[] = {
+      {.style = app::ToolStyle::kTagged, .open = "<tool_call>", .close = "</tool_call>"},
+      {.style = app::ToolStyle::kObject, .open = "<|python_tag|>", .arguments_key = "parameters", .many = false},
+      {.style = app::ToolStyle::kList, .open = "[TOOL_CALLS]"}};
   const app::ToolSyntax& syntax = syntaxes[data[0] % 3];
   auto wanted = data[0] & 0x80 ? app::CallsWanted::kOnly : app::CallsWanted::kPossible;
   std::string_view text(reinterpret_cast<const char*>(data + 2), size - 2);

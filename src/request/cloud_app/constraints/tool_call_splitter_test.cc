@@ -8,7 +8,8 @@ namespace tie::request::app {
 namespace {
 
 const ToolSyntax kTagged{.style = ToolStyle::kTagged, .open = "<tool_call>", .close = "</tool_call>"};
-const ToolSyntax kObject{.style = ToolStyle::kObject, .open = "<|python_tag|>", .arguments_key = "parameters", .many = false};
+const ToolSyntax kObject{
+    .style = ToolStyle::kObject, .open = "<|python_tag|>", .arguments_key = "parameters", .many = false};
 const ToolSyntax kList{.style = ToolStyle::kList, .open = "[TOOL_CALLS]"};
 
 struct Seen {
@@ -32,7 +33,8 @@ void add(const SplitOutput& out, Seen& seen) {
   }
 }
 
-Seen split(const ToolSyntax& syntax, const std::vector<std::string>& pieces, CallsWanted wanted = CallsWanted::kPossible) {
+Seen split(const ToolSyntax& syntax, const std::vector<std::string>& pieces,
+           CallsWanted wanted = CallsWanted::kPossible) {
   ToolCallSplitter splitter(syntax, {"f", "get_weather"}, wanted);
   Seen seen;
   for (const std::string& piece : pieces) {
@@ -47,9 +49,11 @@ Seen split(const ToolSyntax& syntax, const std::vector<std::string>& pieces, Cal
 }
 
 // Whole, in two pieces at every byte, and byte by byte: all the same.
-void expect(const ToolSyntax& syntax, const std::string& answer, const Seen& wanted, CallsWanted mode = CallsWanted::kPossible) {
+void expect(const ToolSyntax& syntax, const std::string& answer, const Seen& wanted,
+            CallsWanted mode = CallsWanted::kPossible) {
   EXPECT_EQ(split(syntax, {answer}, mode), wanted) << answer;
-  for (size_t cut = 0; cut <= answer.size(); ++cut) EXPECT_EQ(split(syntax, {answer.substr(0, cut), answer.substr(cut)}, mode), wanted) << answer << " cut at " << cut;
+  for (size_t cut = 0; cut <= answer.size(); ++cut)
+    EXPECT_EQ(split(syntax, {answer.substr(0, cut), answer.substr(cut)}, mode), wanted) << answer << " cut at " << cut;
   std::vector<std::string> bytes;
   for (char c : answer) bytes.push_back(std::string(1, c));
   EXPECT_EQ(split(syntax, bytes, mode), wanted) << answer << " byte by byte";
@@ -57,17 +61,23 @@ void expect(const ToolSyntax& syntax, const std::string& answer, const Seen& wan
 
 TEST(ToolCallSplitter, TaggedCallsAmongText) {
   expect(kTagged, "plain <b>text</b> < <tool", {"plain <b>text</b> < <tool", {}});
-  expect(kTagged, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"}\\\"{\", \"b\": [1, {}]}}\n</tool_call>", {"", {{"f", R"({"a": "}\"{", "b": [1, {}]})"}}});
-  expect(kTagged, "I call. <tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"x\": 1}}\n</tool_call>\n",
+  expect(kTagged, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"}\\\"{\", \"b\": [1, {}]}}\n</tool_call>",
+         {"", {{"f", R"({"a": "}\"{", "b": [1, {}]})"}}});
+  expect(kTagged,
+         "I call. <tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>\n<tool_call>\n{\"name\": \"get_weather\", "
+         "\"arguments\": {\"x\": 1}}\n</tool_call>\n",
          {"I call. ", {{"f", "{}"}, {"get_weather", R"({"x": 1})"}}});
   expect(kTagged, "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call> and so on", {" and so on", {{"f", "{}"}}});
 }
 
 TEST(ToolCallSplitter, WhatIsNoCallIsText) {
-  for (std::string text : {"<tool_call>\nnot json\n</tool_call>", "<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>", "<tool_call>{\"name\": 1}",
-                           "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>", "<tool_call><tool_cal", "<tool_call>{\"arguments\": {}, \"name\": \"f\"}"})
+  for (std::string text :
+       {"<tool_call>\nnot json\n</tool_call>", "<tool_call>{\"name\": \"unknown\", \"arguments\": {}}</tool_call>",
+        "<tool_call>{\"name\": 1}", "<tool_call>{\"name\": \"f\", \"arguments\": [1]}</tool_call>",
+        "<tool_call><tool_cal", "<tool_call>{\"arguments\": {}, \"name\": \"f\"}"})
     expect(kTagged, text, {text, {}});
-  expect(kTagged, "<tool_call>oops <tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>", {"<tool_call>oops ", {{"f", "{}"}}});
+  expect(kTagged, "<tool_call>oops <tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>",
+         {"<tool_call>oops ", {{"f", "{}"}}});
   std::string endless = "<tool_call>{\"name\": \"" + std::string(kMaxCallHeadBytes * 2, 'x');
   EXPECT_EQ(split(kTagged, {endless, "y"}).text, endless + "y");
 }
@@ -82,13 +92,16 @@ TEST(ToolCallSplitter, AnAnswerThatIsCutOff) {
 TEST(ToolCallSplitter, AnObjectIsACallOnlyAtTheStart) {
   expect(kObject, "{\"name\": \"f\", \"parameters\": {\"a\": 1}}", {"", {{"f", R"({"a": 1})"}}});
   expect(kObject, "<|python_tag|>{\"name\": \"f\", \"parameters\": {\"a\": 1}}", {"", {{"f", R"({"a": 1})"}}});
-  expect(kObject, "see {\"name\": \"f\", \"parameters\": {\"a\": 1}}", {"see {\"name\": \"f\", \"parameters\": {\"a\": 1}}", {}});
+  expect(kObject, "see {\"name\": \"f\", \"parameters\": {\"a\": 1}}",
+         {"see {\"name\": \"f\", \"parameters\": {\"a\": 1}}", {}});
   expect(kObject, "{\"a\": 1}", {"{\"a\": 1}", {}});
   expect(kObject, "<|pyth", {"<|pyth", {}});
 }
 
 TEST(ToolCallSplitter, AListOfCalls) {
-  expect(kList, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": [1, 2]}}, {\"name\": \"get_weather\", \"arguments\": {}}]",
+  expect(kList,
+         "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": [1, 2]}}, {\"name\": \"get_weather\", \"arguments\": "
+         "{}}]",
          {"", {{"f", R"({"a": [1, 2]})"}, {"get_weather", "{}"}}});
   expect(kList, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {}} words", {" words", {{"f", "{}"}}});
   expect(kList, "[TOOL_CALLS] nothing", {"[TOOL_CALLS] nothing", {}});

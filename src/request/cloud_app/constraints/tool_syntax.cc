@@ -10,27 +10,39 @@ namespace {
 constexpr std::string_view kNoParameters = R"({"type":"object","properties":{}})";
 
 // Protobuf strings are valid UTF-8, so this cannot throw; replace all the same.
-std::string json_string(std::string_view text) { return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
+std::string json_string(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+bool has(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
 
 int32_t control_token(const text::Vocab& vocab, const std::string& marker) {
   auto id = marker.empty() ? std::nullopt : vocab.find_any(marker);
   return id && vocab.is_control(*id) ? *id : -1;
 }
 
-ToolSyntax tagged() { return {.style = ToolStyle::kTagged, .open = "<tool_call>", .close = "</tool_call>"}; }
+ToolSyntax tagged() {
+  return {.style = ToolStyle::kTagged, .open = "<tool_call>", .close = "</tool_call>"};
+}
 
 }  // namespace
 
 ToolSyntax detect_tool_syntax(std::string_view chat_template, const text::Vocab& vocab) {
   ToolSyntax out = tagged();
   bool knows_tools = has(chat_template, "tools");
-  if (knows_tools && has(chat_template, "[TOOL_CALLS]") && !has(chat_template, "[ARGS]") && !has(chat_template, "[CALL_ID]")) {
+  if (knows_tools && has(chat_template, "[TOOL_CALLS]") && !has(chat_template, "[ARGS]") &&
+      !has(chat_template, "[CALL_ID]")) {
     out = {.style = ToolStyle::kList, .in_template = true, .open = "[TOOL_CALLS]"};
   } else if (knows_tools && has(chat_template, "<|python_tag|>") && has(chat_template, "parameters")) {
-    out = {.style = ToolStyle::kObject, .in_template = true, .open = "<|python_tag|>", .arguments_key = "parameters", .many = false};
-  } else if (knows_tools && has(chat_template, "<tool_call>") && !has(chat_template, "<function=") && !has(chat_template, "<arg_key>")) {
+    out = {.style = ToolStyle::kObject,
+           .in_template = true,
+           .open = "<|python_tag|>",
+           .arguments_key = "parameters",
+           .many = false};
+  } else if (knows_tools && has(chat_template, "<tool_call>") && !has(chat_template, "<function=") &&
+             !has(chat_template, "<arg_key>")) {
     out.in_template = true;
   }
   out.open_token = control_token(vocab, out.open);
@@ -58,13 +70,15 @@ std::string tools_json(const v1::InferenceRequest& request) {
 std::string tool_instructions(const v1::InferenceRequest& request) {
   std::string out = "You can call these functions. Each is described by a JSON schema, one a line:\n";
   for (const auto& tool : request.tools()) {
-    out += R"({"name": )" + json_string(tool.name()) + R"(, "description": )" + json_string(tool.description()) + R"(, "parameters": )";
+    out += R"({"name": )" + json_string(tool.name()) + R"(, "description": )" + json_string(tool.description()) +
+           R"(, "parameters": )";
     out += tool.parameters_json().empty() ? kNoParameters : std::string_view(tool.parameters_json());
     out += "}\n";
   }
-  out += "To call a function, answer with its name and arguments in this form and nothing after it:\n"
-         "<tool_call>\n{\"name\": \"the function's name\", \"arguments\": {\"argument\": \"value\"}}\n</tool_call>\n"
-         "When no function helps, answer in words.";
+  out +=
+      "To call a function, answer with its name and arguments in this form and nothing after it:\n"
+      "<tool_call>\n{\"name\": \"the function's name\", \"arguments\": {\"argument\": \"value\"}}\n</tool_call>\n"
+      "When no function helps, answer in words.";
   return out;
 }
 
@@ -74,7 +88,9 @@ std::string written_call(std::string_view name, std::string_view arguments_json)
   return out + "}\n</tool_call>";
 }
 
-std::string written_result(std::string_view content) { return "<tool_response>\n" + std::string(content) + "\n</tool_response>"; }
+std::string written_result(std::string_view content) {
+  return "<tool_response>\n" + std::string(content) + "\n</tool_response>";
+}
 
 // Mistral's template takes ids of nine letters and digits only; others take any.
 std::string new_call_id(const ToolSyntax& syntax) {

@@ -1,5 +1,6 @@
-// How a model writes tool calls: the form that its chat template shows it, and, for a template that knows no tools, the generic form with
-// the words that explain it. Found once per model while warming up. Pure; no limits of its own beyond those of the request.
+// How a model writes tool calls: the form that its chat template shows it, and, for a template that knows no tools, the
+// generic form with the words that explain it. Found once per model while warming up. Pure; no limits of its own beyond
+// those of the request.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -18,12 +19,12 @@ enum class ToolStyle {
 
 struct ToolSyntax {
   ToolStyle style = ToolStyle::kTagged;
-  bool in_template = false;      // false: tool_instructions() has to say it
-  std::string open, close;       // markers; close may be empty. kObject: open may be left out by the model
-  int32_t open_token = -1;       // when the marker is a control token of the vocabulary
+  bool in_template = false;  // false: tool_instructions() has to say it
+  std::string open, close;   // markers; close may be empty. kObject: open may be left out by the model
+  int32_t open_token = -1;   // when the marker is a control token of the vocabulary
   int32_t close_token = -1;
   std::string arguments_key = "arguments";
-  bool many = true;              // several calls in one answer
+  bool many = true;  // several calls in one answer
 };
 
 ToolSyntax detect_tool_syntax(std::string_view chat_template, const text::Vocab& vocab);
