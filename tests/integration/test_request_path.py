@@ -107,7 +107,7 @@ def record_requests(node, count):
     with h2_frames.Recorder(int(node.node.split(":")[1])) as recorder:
         with node.another_proxy(f"127.0.0.1:{recorder.port}") as port:
             for _ in range(count):
-                assert ask(node, port).status_code == 200
+                assert wait_until(lambda: ask(node, port).status_code == 200, 5)  # just after a kill it may be told to try again
     out = []
     for to_node, _ in recorder.connections:
         for data in h2_frames.data_by_stream(bytes(to_node)).values():
