@@ -1,5 +1,6 @@
-// Speed of bones alone: decode at several batch sizes and depths, prefill of several lengths. Prints a table and, with --json, one line a figure.
-// Medians of --repeat runs. A figure is printed with the bytes it must read, so that it can be compared with limits_bench's read bandwidth.
+// Speed of bones alone: decode at several batch sizes and depths, prefill of several lengths. Prints a table and, with
+// --json, one line a figure. Medians of --repeat runs. A figure is printed with the bytes it must read, so that it can
+// be compared with limits_bench's read bandwidth.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -31,7 +32,8 @@ class MachineLoad {
   double foreign_percent(double own_cpu_seconds) const {
     double now[2];
     read(now);
-    const double hz = static_cast<double>(sysconf(_SC_CLK_TCK)), cores = static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
+    const double hz = static_cast<double>(sysconf(_SC_CLK_TCK)),
+                 cores = static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
     const double wall = std::chrono::duration<double>(Clock::now() - began_).count();
     return 100.0 * std::max(0.0, (now[0] - start_[0]) / hz - own_cpu_seconds) / (wall * cores);
   }
@@ -69,7 +71,8 @@ struct Bench {
 
   Result<void> open(uint32_t kv_tokens) {
     TIE_TRY(const os::Mapping file, os::Mapping::file_read_only(o.gguf));
-    TIE_TRY(const PackPlan plan, PackPlan::from_gguf({reinterpret_cast<const uint8_t*>(file.bytes().data()), file.size()}));
+    TIE_TRY(const PackPlan plan,
+            PackPlan::from_gguf({reinterpret_cast<const uint8_t*>(file.bytes().data()), file.size()}));
     TIE_TRY(const os::Fd fd, os::create_memfd("weights", plan.image_bytes()));  // as the owner shares them
     TIE_TRY(image_memory, os::Mapping::read_write(fd.get()));
     TIE_CHECK_OK(plan.write(image_memory.writable().first(plan.image_bytes()), &pool));
@@ -86,7 +89,8 @@ struct Bench {
 
   // Bytes of all matrices that a step reads; the embedding counts only as the output head.
   uint64_t weight_bytes() const {
-    const auto image = WeightsImage::attach(image_memory.bytes().first(reinterpret_cast<const ImageHeader*>(image_memory.bytes().data())->image_bytes));
+    const auto image = WeightsImage::attach(
+        image_memory.bytes().first(reinterpret_cast<const ImageHeader*>(image_memory.bytes().data())->image_bytes));
     uint64_t bytes = 0;
     for (const TensorEntry& entry : image->tensors())
       if (entry.role != Role::kEmbedding || image->config().tied_embeddings) bytes += entry.bytes;
@@ -109,8 +113,7 @@ struct Bench {
         f();
         best_ = std::min(best_, std::chrono::duration<double>(Clock::now() - call).count());
         ++calls;
-      }
-      while (std::chrono::duration<double>(Clock::now() - start).count() < o.seconds / o.repeat);
+      } while (std::chrono::duration<double>(Clock::now() - start).count() < o.seconds / o.repeat);
       times.push_back(std::chrono::duration<double>(Clock::now() - start).count() / calls);
     }
     foreign = load.foreign_percent(process_cpu_seconds() - cpu);
@@ -121,11 +124,15 @@ struct Bench {
   double best_ = 0;
 
   void report(const std::string& name, double tokens, double seconds, double bytes, double foreign) {
-    fmt::print("{:<28} {:>9.1f} tok/s {:>9.3f} ms {:>7.1f} GB/s   best {:>9.1f} tok/s {:>6.1f} GB/s   foreign load {:.0f} %\n", name, tokens / seconds, seconds * 1e3, bytes / seconds * 1e-9,
-               tokens / best_, bytes / best_ * 1e-9, foreign);
+    fmt::print(
+        "{:<28} {:>9.1f} tok/s {:>9.3f} ms {:>7.1f} GB/s   best {:>9.1f} tok/s {:>6.1f} GB/s   foreign load {:.0f} %\n",
+        name, tokens / seconds, seconds * 1e3, bytes / seconds * 1e-9, tokens / best_, bytes / best_ * 1e-9, foreign);
     std::fflush(stdout);
-    json += fmt::format("{{\"name\": \"{}\", \"tokens_per_s\": {:.2f}, \"step_ms\": {:.4f}, \"gb_per_s\": {:.3f}, \"best_tokens_per_s\": {:.2f}, \"foreign_percent\": {:.1f}, \"threads\": {}, \"kernels\": \"{}\"}}\n",
-                        name, tokens / seconds, seconds * 1e3, bytes / seconds * 1e-9, tokens / best_, foreign, o.threads, model->kernels());
+    json += fmt::format(
+        "{{\"name\": \"{}\", \"tokens_per_s\": {:.2f}, \"step_ms\": {:.4f}, \"gb_per_s\": {:.3f}, "
+        "\"best_tokens_per_s\": {:.2f}, \"foreign_percent\": {:.1f}, \"threads\": {}, \"kernels\": \"{}\"}}\n",
+        name, tokens / seconds, seconds * 1e3, bytes / seconds * 1e-9, tokens / best_, foreign, o.threads,
+        model->kernels());
   }
 
   bool wanted(const std::string& name) const { return o.only.empty() || name.find(o.only) != std::string::npos; }
@@ -144,8 +151,13 @@ struct Bench {
     }
     for (uint32_t i = 0; i < batch; ++i) spans.push_back({i, 1, depth, tables[i]});
     double foreign = 0;
-    const double seconds = median([&] { if (!model->forward({tokens, spans, rows, {}}, kv)) std::abort(); }, foreign);
-    report(name, batch, seconds, static_cast<double>(weight_bytes() + uint64_t{batch} * depth * kv.layout.token_bytes()), foreign);
+    const double seconds = median(
+        [&] {
+          if (!model->forward({tokens, spans, rows, {}}, kv)) std::abort();
+        },
+        foreign);
+    report(name, batch, seconds,
+           static_cast<double>(weight_bytes() + uint64_t{batch} * depth * kv.layout.token_bytes()), foreign);
   }
 
   void prefill(uint32_t length) {
@@ -156,14 +168,17 @@ struct Bench {
     std::vector<int32_t> tokens(length);
     for (uint32_t i = 0; i < length; ++i) tokens[i] = static_cast<int32_t>(i * 37 % 1000);
     double foreign = 0;
-    const double seconds = median([&] {
-      for (uint32_t at = 0; at < length; at += o.chunk) {
-        const uint32_t n = std::min(o.chunk, length - at), last = n - 1;
-        const SequenceSpan span{0, n, at, table};
-        const bool final = at + n == length;
-        if (!model->forward({std::span(tokens).subspan(at, n), {&span, 1}, {&last, final ? 1u : 0u}, {}}, kv)) std::abort();
-      }
-    }, foreign);
+    const double seconds = median(
+        [&] {
+          for (uint32_t at = 0; at < length; at += o.chunk) {
+            const uint32_t n = std::min(o.chunk, length - at), last = n - 1;
+            const SequenceSpan span{0, n, at, table};
+            const bool final = at + n == length;
+            if (!model->forward({std::span(tokens).subspan(at, n), {&span, 1}, {&last, final ? 1u : 0u}, {}}, kv))
+              std::abort();
+          }
+        },
+        foreign);
     report(name, length, seconds, static_cast<double>(weight_bytes()), foreign);
   }
 };
@@ -171,7 +186,8 @@ struct Bench {
 Result<void> run(const Options& o) {
   Bench bench(o);
   TIE_CHECK_OK(bench.open(8 * 2080));
-  fmt::print("{} on {} threads, kernels {}, {:.1f} MB read per decode step\n", o.gguf, o.threads, bench.model->kernels(), static_cast<double>(bench.weight_bytes()) * 1e-6);
+  fmt::print("{} on {} threads, kernels {}, {:.1f} MB read per decode step\n", o.gguf, o.threads,
+             bench.model->kernels(), static_cast<double>(bench.weight_bytes()) * 1e-6);
   for (uint32_t batch : {1, 4, 8, 16, 32}) bench.decode(batch, 0);
   for (uint32_t batch : {1, 8}) bench.decode(batch, 2048);
   for (uint32_t length : {32, 128, 512, 2048, 8000})

@@ -47,14 +47,17 @@ std::byte* aligned_bytes(std::vector<std::byte>& raw, size_t n) {
   return raw.data() + (64 - reinterpret_cast<uintptr_t>(raw.data()) % 64) % 64;
 }
 
-struct Limits { double int8, fp32; } limits;
+struct Limits {
+  double int8, fp32;
+} limits;
 
 void product(const KernelSet& set, Packing packing, uint32_t rows, uint32_t n, uint32_t k, double budget) {
   std::vector<std::byte> raw, raw_scratch;
   const size_t bytes = n / kStrip * strip_bytes(packing, k);
   std::byte* w = aligned_bytes(raw, bytes);
   std::mt19937 random(2);
-  for (size_t i = 0; i < bytes; ++i) w[i] = static_cast<std::byte>(random() % 0x38);  // small finite halves wherever they are read as scales
+  for (size_t i = 0; i < bytes; ++i)
+    w[i] = static_cast<std::byte>(random() % 0x38);  // small finite halves wherever they are read as scales
   std::byte* scratch = aligned_bytes(raw_scratch, matmul_scratch_bytes(k));
   Arena arena;
   take_activations(arena, rows, k);
@@ -74,8 +77,11 @@ void product(const KernelSet& set, Packing packing, uint32_t rows, uint32_t n, u
   const MatmulJob job{{packing, n, k, w}, &acts, 0, n / kStrip, out.data(), n, false, scratch};
   const double t = best_seconds([&] { set.matmul(job); }, budget);
   const double ops = 2.0 * rows * n * k;
-  fmt::print("{} packing {} rows {:>3} n {} k {}: {:>7.1f} us {:>7.0f} GOP/s {:>5.1f} % of int8 peak {:>6.1f} GB/s   quantise {:.2f} ns an input\n", set.name, static_cast<int>(packing), rows, n, k,
-             t * 1e6, ops / t * 1e-9, 100 * ops / t / limits.int8, static_cast<double>(bytes) / t * 1e-9, q * 1e9 / rows / k);
+  fmt::print(
+      "{} packing {} rows {:>3} n {} k {}: {:>7.1f} us {:>7.0f} GOP/s {:>5.1f} % of int8 peak {:>6.1f} GB/s   quantise "
+      "{:.2f} ns an input\n",
+      set.name, static_cast<int>(packing), rows, n, k, t * 1e6, ops / t * 1e-9, 100 * ops / t / limits.int8,
+      static_cast<double>(bytes) / t * 1e-9, q * 1e9 / rows / k);
 }
 
 void attention(const KernelSet& set, uint32_t rows, uint32_t dim, uint32_t keys, double budget) {
@@ -92,16 +98,19 @@ void attention(const KernelSet& set, uint32_t rows, uint32_t dim, uint32_t keys,
   AttentionPartial total{{}, {}, a.data()}, block{{}, {}, b.data()};
   std::vector<std::byte> raw_q;
   job.prepared = aligned_bytes(raw_q, attention_scratch_bytes(dim));
-  const double t = best_seconds([&] {
-    if (set.prepare_queries) set.prepare_queries(job);
-    for (uint32_t i = 0; i < keys / kKeyBlock; ++i) {
-      set.attend_block(job, i, block);
-      set.merge_partial(total, block, rows, dim);
-    }
-  }, budget);
+  const double t = best_seconds(
+      [&] {
+        if (set.prepare_queries) set.prepare_queries(job);
+        for (uint32_t i = 0; i < keys / kKeyBlock; ++i) {
+          set.attend_block(job, i, block);
+          set.merge_partial(total, block, rows, dim);
+        }
+      },
+      budget);
   const double flops = 4.0 * rows * dim * keys;
-  fmt::print("{} attention rows {} dim {} keys {}: {:>7.1f} us {:>6.1f} GFLOP/s {:>5.1f} % of fp32 peak {:>6.1f} GB/s\n", set.name, rows, dim, keys, t * 1e6, flops / t * 1e-9, 100 * flops / t / limits.fp32,
-             4.0 * dim * keys / t * 1e-9);
+  fmt::print(
+      "{} attention rows {} dim {} keys {}: {:>7.1f} us {:>6.1f} GFLOP/s {:>5.1f} % of fp32 peak {:>6.1f} GB/s\n",
+      set.name, rows, dim, keys, t * 1e6, flops / t * 1e-9, 100 * flops / t / limits.fp32, 4.0 * dim * keys / t * 1e-9);
 }
 
 }  // namespace

@@ -15,7 +15,9 @@ int avx512_int8(uint64_t n) {
 #define TIE_STEP(i) asm volatile("vpdpbusd %2, %1, %0" : "+v"(a##i) : "v"(w), "v"(x));
 #define TIE_SUM(i) total += _mm512_reduce_add_epi32(a##i);
   TIE_TWELVE(TIE_DECLARE)
-  for (uint64_t i = 0; i < n; ++i) { TIE_TWELVE(TIE_STEP) }
+  for (uint64_t i = 0; i < n; ++i) {
+    TIE_TWELVE(TIE_STEP)
+  }
   int total = 0;
   TIE_TWELVE(TIE_SUM)
   return total;
@@ -31,7 +33,9 @@ float avx512_fp32(uint64_t n) {
 #define TIE_STEP(i) asm volatile("vfmadd231ps %2, %1, %0" : "+v"(a##i) : "v"(w), "v"(x));
 #define TIE_SUM(i) total += _mm512_reduce_add_ps(a##i);
   TIE_TWELVE(TIE_DECLARE)
-  for (uint64_t i = 0; i < n; ++i) { TIE_TWELVE(TIE_STEP) }
+  for (uint64_t i = 0; i < n; ++i) {
+    TIE_TWELVE(TIE_STEP)
+  }
   float total = 0;
   TIE_TWELVE(TIE_SUM)
   return total;
@@ -47,7 +51,8 @@ uint64_t avx512_read(const void* memory, uint64_t bytes) {
       a[i] = _mm512_add_epi64(a[i], _mm512_load_si512(p + at + 64 * i));
     }
   }
-  return static_cast<uint64_t>(_mm512_reduce_add_epi64(_mm512_add_epi64(_mm512_add_epi64(a[0], a[1]), _mm512_add_epi64(a[2], a[3]))));
+  return static_cast<uint64_t>(
+      _mm512_reduce_add_epi64(_mm512_add_epi64(_mm512_add_epi64(a[0], a[1]), _mm512_add_epi64(a[2], a[3]))));
 }
 
 }  // namespace tie::bench

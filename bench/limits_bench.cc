@@ -1,5 +1,5 @@
-// The limits of this machine that engine figures are compared with: read bandwidth of a memfd of a given size by one and by all threads, and the
-// arithmetic peaks. Run it in the same minute as engine_bench.
+// The limits of this machine that engine figures are compared with: read bandwidth of a memfd of a given size by one
+// and by all threads, and the arithmetic peaks. Run it in the same minute as engine_bench.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -37,7 +37,8 @@ double best_seconds(bones::ThreadPool& pool, F f) {
 
 void measure(uint32_t threads, const os::Mapping& memory, double mb) {
   bones::ThreadPool pool({threads});
-  const uint64_t share = memory.size() / threads / 4096 * 4096, rounds = std::max<uint64_t>(1, uint64_t{400'000'000} / memory.size());
+  const uint64_t share = memory.size() / threads / 4096 * 4096,
+                 rounds = std::max<uint64_t>(1, uint64_t{400'000'000} / memory.size());
   const double read = best_seconds(pool, [&](uint32_t t) {
     for (uint64_t r = 0; r < rounds; ++r) sink = bench::avx512_read(memory.bytes().data() + t * share, share);
   });
@@ -45,7 +46,8 @@ void measure(uint32_t threads, const os::Mapping& memory, double mb) {
   const double int8 = best_seconds(pool, [&](uint32_t) { sink = static_cast<uint64_t>(bench::avx512_int8(kLoops)); });
   const double fp32 = best_seconds(pool, [&](uint32_t) { sink = static_cast<uint64_t>(bench::avx512_fp32(kLoops)); });
   fmt::print("{} thread(s): read {:.1f} GB/s of a {:.0f} MB memfd, int8 {:.0f} GOP/s, fp32 {:.0f} GFLOP/s\n", threads,
-             static_cast<double>(share * threads * rounds) / read * 1e-9, mb, kLoops * 12.0 * 128 * threads / int8 * 1e-9, kLoops * 12.0 * 32 * threads / fp32 * 1e-9);
+             static_cast<double>(share * threads * rounds) / read * 1e-9, mb,
+             kLoops * 12.0 * 128 * threads / int8 * 1e-9, kLoops * 12.0 * 32 * threads / fp32 * 1e-9);
 }
 
 }  // namespace

@@ -35,7 +35,8 @@ TEST(Hex, RoundTripsAndRefusesRubbish) {
 }
 
 TEST(ErrorTable, RowsStandAtTheirCode) {
-  for (int i = 0; i <= static_cast<int>(Code::kIo); ++i) EXPECT_EQ(static_cast<int>(error_info(static_cast<Code>(i)).code), i);
+  for (int i = 0; i <= static_cast<int>(Code::kIo); ++i)
+    EXPECT_EQ(static_cast<int>(error_info(static_cast<Code>(i)).code), i);
   EXPECT_EQ(error_info(static_cast<Code>(200)).code, Code::kInternal);
 }
 

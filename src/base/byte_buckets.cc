@@ -20,7 +20,9 @@ size_t bucket_for(size_t size) {
   return (size + kLargestPowerBucket - 1) / kLargestPowerBucket * kLargestPowerBucket;
 }
 
-bool is_bucket(size_t size) { return size != 0 && bucket_for(size) == size; }
+bool is_bucket(size_t size) {
+  return size != 0 && bucket_for(size) == size;
+}
 
 std::optional<size_t> filler_content_size(size_t unpadded_size) {
   if (is_bucket(unpadded_size)) return std::nullopt;

@@ -1,7 +1,8 @@
-// The one padding rule of the product: every event and request that leaves a process towards the network has a serialized plaintext
-// size in {128, 256, 512, 1024, 2048, 4096, then multiples of 4096} bytes. The filler is a protobuf `bytes` field whose number is
-// above 15 and below 2048 (a two-byte tag) and which the receiver ignores; the 4-byte length prefix of the stream counts inside the bucket.
-// Pure functions, no state. Source: ARCHITECTURE.md, "What the network can see".
+// The one padding rule of the product: every event and request that leaves a process towards the network has a
+// serialized plaintext size in {128, 256, 512, 1024, 2048, 4096, then multiples of 4096} bytes. The filler is a
+// protobuf `bytes` field whose number is above 15 and below 2048 (a two-byte tag) and which the receiver ignores; the
+// 4-byte length prefix of the stream counts inside the bucket. Pure functions, no state. Source: ARCHITECTURE.md, "What
+// the network can see".
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,9 +17,10 @@ constexpr size_t kLargestPowerBucket = 4096;
 size_t bucket_for(size_t size);
 bool is_bucket(size_t size);
 
-// How long the filler's content must be so that a message of `unpadded_size` bytes (length prefix included) plus the filler field
-// (two tag bytes, a varint length, the content) is exactly one bucket. Some sizes cannot be hit in the smallest fitting bucket,
-// because the varint grows at 128 and 16384: then the content is for the next bucket that can be. nullopt: already a bucket.
+// How long the filler's content must be so that a message of `unpadded_size` bytes (length prefix included) plus the
+// filler field (two tag bytes, a varint length, the content) is exactly one bucket. Some sizes cannot be hit in the
+// smallest fitting bucket, because the varint grows at 128 and 16384: then the content is for the next bucket that can
+// be. nullopt: already a bucket.
 std::optional<size_t> filler_content_size(size_t unpadded_size);
 
 }  // namespace tie

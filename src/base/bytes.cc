@@ -41,7 +41,9 @@ void append_u64_be(Bytes& out, uint64_t value) {
 uint32_t load_u32_be(const uint8_t* p) {
   return uint32_t{p[0]} << 24 | uint32_t{p[1]} << 16 | uint32_t{p[2]} << 8 | uint32_t{p[3]};
 }
-uint64_t load_u64_be(const uint8_t* p) { return uint64_t{load_u32_be(p)} << 32 | load_u32_be(p + 4); }
+uint64_t load_u64_be(const uint8_t* p) {
+  return uint64_t{load_u32_be(p)} << 32 | load_u32_be(p + 4);
+}
 
 bool equal_constant_time(ByteView a, ByteView b) {
   if (a.size() != b.size()) return false;

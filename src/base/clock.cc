@@ -11,8 +11,14 @@ int64_t read_us(clockid_t id) {
 }
 }  // namespace
 
-int64_t monotonic_us() { return read_us(CLOCK_MONOTONIC); }
-int64_t monotonic_ms() { return monotonic_us() / 1000; }
-int64_t wall_clock_ms() { return read_us(CLOCK_REALTIME) / 1000; }
+int64_t monotonic_us() {
+  return read_us(CLOCK_MONOTONIC);
+}
+int64_t monotonic_ms() {
+  return monotonic_us() / 1000;
+}
+int64_t wall_clock_ms() {
+  return read_us(CLOCK_REALTIME) / 1000;
+}
 
 }  // namespace tie

@@ -1,4 +1,5 @@
-// Time as integers with their unit in the name. Monotonic for deadlines and expiry, wall clock only for display and wire timestamps.
+// Time as integers with their unit in the name. Monotonic for deadlines and expiry, wall clock only for display and
+// wire timestamps.
 #pragma once
 #include <cstdint>
 

@@ -1,4 +1,5 @@
-// Random bytes from the kernel (getrandom). Never a user-space generator: a forked or frozen process cannot repeat them.
+// Random bytes from the kernel (getrandom). Never a user-space generator: a forked or frozen process cannot repeat
+// them.
 #pragma once
 #include <cstdint>
 #include <span>

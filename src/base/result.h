@@ -1,6 +1,7 @@
-// One way to report failure: Result<T> is a value or an Error; an Error is a code of the product's one table, a sentence for the
-// person who reads it, and the context that callers add on the way up. Called by everyone; no threads, no allocation on success.
-// Source: the error table of docs/errors.md. Untrusted input gives an Error; a broken invariant of our own calls tie_check.
+// One way to report failure: Result<T> is a value or an Error; an Error is a code of the product's one table, a
+// sentence for the person who reads it, and the context that callers add on the way up. Called by everyone; no threads,
+// no allocation on success. Source: the error table of docs/errors.md. Untrusted input gives an Error; a broken
+// invariant of our own calls tie_check.
 #pragma once
 #include <cstdint>
 #include <cstdio>
@@ -15,11 +16,11 @@ namespace tie {
 // Codes travel on the wire (proto/common.proto, ErrorCode): never renumber.
 enum class Code : uint8_t {
   kOk = 0,
-  kBadRequest = 1,          // the caller's input is wrong; do not retry
-  kContextExceeded = 2,     // prompt longer than the model's context
+  kBadRequest = 1,       // the caller's input is wrong; do not retry
+  kContextExceeded = 2,  // prompt longer than the model's context
   kModelNotFound = 3,
   kUnsupportedFeature = 4,
-  kUnauthenticated = 5,     // also the one uniform error before the token is accepted
+  kUnauthenticated = 5,  // also the one uniform error before the token is accepted
   kKeyUnknownOrExpired = 6,
   kReplayed = 7,
   kOverloaded = 8,
@@ -35,16 +36,16 @@ enum class Code : uint8_t {
   kAlreadyExists = 18,
   kNotFound = 19,
   kPermissionDenied = 20,
-  kIo = 21,                  // the operating system refused; the message carries errno's text
+  kIo = 21,  // the operating system refused; the message carries errno's text
 };
 
 struct ErrorInfo {
   Code code;
-  const char* name;          // "CONTEXT_EXCEEDED"
-  int grpc_status;           // grpc::StatusCode as int
+  const char* name;  // "CONTEXT_EXCEEDED"
+  int grpc_status;   // grpc::StatusCode as int
   int http_status;
-  bool retryable;            // the same request may succeed later, with a fresh key
-  const char* sentence;      // default sentence for a person
+  bool retryable;        // the same request may succeed later, with a fresh key
+  const char* sentence;  // default sentence for a person
 };
 
 // The row of the one table; unknown codes give the row of kInternal.
@@ -84,12 +85,12 @@ inline void tie_check(bool holds, const char* what) {
 #define TIE_CONCAT(a, b) TIE_CONCAT_INNER(a, b)
 // TIE_TRY(auto value, expression): takes the value out of a Result or returns its error.
 #define TIE_TRY(decl, expr) TIE_TRY_IMPL(TIE_CONCAT(tie_try_, __COUNTER__), decl, expr)
-#define TIE_TRY_IMPL(tmp, decl, expr)              \
-  auto tmp = (expr);                               \
+#define TIE_TRY_IMPL(tmp, decl, expr)                       \
+  auto tmp = (expr);                                        \
   if (!tmp) return std::unexpected(std::move(tmp.error())); \
   decl = std::move(*tmp)
 // TIE_CHECK_OK(expression): returns the error of a Result<void>.
-#define TIE_CHECK_OK(expr)                                                      \
-  do {                                                                          \
+#define TIE_CHECK_OK(expr)                                                             \
+  do {                                                                                 \
     if (auto tie_r = (expr); !tie_r) return std::unexpected(std::move(tie_r.error())); \
   } while (0)

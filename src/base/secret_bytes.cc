@@ -8,19 +8,22 @@
 namespace tie {
 namespace {
 constexpr size_t kPage = 4096;
-size_t mapped_size(size_t size) { return (size + kPage - 1) / kPage * kPage; }
+size_t mapped_size(size_t size) {
+  return (size + kPage - 1) / kPage * kPage;
+}
 }  // namespace
 
 void secure_zero(void* data, size_t size) {
   if (size != 0) explicit_bzero(data, size);
 }
 
-// A page of its own for each secret: munlock of one never unlocks another, and a small count of secrets exists at any time.
+// A page of its own for each secret: munlock of one never unlocks another, and a small count of secrets exists at any
+// time.
 SecretBytes::SecretBytes(size_t size) : size_(size) {
   if (size == 0) return;
   void* page = mmap(nullptr, mapped_size(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) throw std::bad_alloc();
-  mlock(page, mapped_size(size));                      // best effort: RLIMIT_MEMLOCK may be small; `tie doctor` reports it
+  mlock(page, mapped_size(size));  // best effort: RLIMIT_MEMLOCK may be small; `tie doctor` reports it
   madvise(page, mapped_size(size), MADV_DONTDUMP);
   data_ = static_cast<uint8_t*>(page);
 }
@@ -47,7 +50,9 @@ SecretBytes& SecretBytes::operator=(SecretBytes&& other) noexcept {
   return *this;
 }
 
-SecretBytes::~SecretBytes() { wipe(); }
+SecretBytes::~SecretBytes() {
+  wipe();
+}
 
 void SecretBytes::wipe() {
   if (data_ != nullptr) {

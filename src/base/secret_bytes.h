@@ -1,5 +1,5 @@
-// Bytes that must not outlive their use: keys and shared secrets. Locked in memory where the limit allows, left out of core dumps,
-// zeroed when destroyed or moved from; cannot be copied by accident or printed. One owner, one thread.
+// Bytes that must not outlive their use: keys and shared secrets. Locked in memory where the limit allows, left out of
+// core dumps, zeroed when destroyed or moved from; cannot be copied by accident or printed. One owner, one thread.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace tie {
 class SecretBytes {
  public:
   SecretBytes() = default;
-  explicit SecretBytes(size_t size);        // zero-filled
+  explicit SecretBytes(size_t size);          // zero-filled
   static SecretBytes copy_of(ByteView from);  // the caller still owns, and should wipe, `from`
   SecretBytes(SecretBytes&& other) noexcept;
   SecretBytes& operator=(SecretBytes&& other) noexcept;
@@ -35,7 +35,11 @@ class SecretBytes {
 
 // Zeroes memory in a way the compiler keeps.
 void secure_zero(void* data, size_t size);
-inline void secure_zero(Bytes& bytes) { secure_zero(bytes.data(), bytes.size()); }
-inline void secure_zero(std::string& text) { secure_zero(text.data(), text.size()); }
+inline void secure_zero(Bytes& bytes) {
+  secure_zero(bytes.data(), bytes.size());
+}
+inline void secure_zero(std::string& text) {
+  secure_zero(text.data(), text.size());
+}
 
 }  // namespace tie

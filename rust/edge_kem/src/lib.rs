@@ -46,7 +46,11 @@ unsafe fn write(bytes: &[u8], to: *mut u8) {
 /// # Safety
 /// Buffers have the lengths of edge_kem.h.
 #[no_mangle]
-pub unsafe extern "C" fn edge_kem_mlkem768_keypair(seed: *const u8, public_key: *mut u8, private_key: *mut u8) -> i32 {
+pub unsafe extern "C" fn edge_kem_mlkem768_keypair(
+    seed: *const u8,
+    public_key: *mut u8,
+    private_key: *mut u8,
+) -> i32 {
     guarded(|| {
         // SAFETY: lengths promised by the caller.
         let mut seed = unsafe { read::<SEED>(seed) };
@@ -96,14 +100,23 @@ pub unsafe extern "C" fn edge_kem_mlkem768_encapsulate(
 /// # Safety
 /// Buffers have the lengths of edge_kem.h.
 #[no_mangle]
-pub unsafe extern "C" fn edge_kem_mlkem768_decapsulate(private_key: *const u8, ciphertext: *const u8, shared: *mut u8) -> i32 {
+pub unsafe extern "C" fn edge_kem_mlkem768_decapsulate(
+    private_key: *const u8,
+    ciphertext: *const u8,
+    shared: *mut u8,
+) -> i32 {
     guarded(|| {
         // SAFETY: lengths promised by the caller.
-        let (private, sealed) = unsafe { (read::<PRIVATE>(private_key), read::<CIPHERTEXT>(ciphertext)) };
+        let (private, sealed) =
+            unsafe { (read::<PRIVATE>(private_key), read::<CIPHERTEXT>(ciphertext)) };
         let private = MlKem768PrivateKey::from(private);
         let sealed = MlKem768Ciphertext::from(sealed);
         let valid = mlkem768::validate_private_key(&private, &sealed);
-        let mut secret = if valid { mlkem768::decapsulate(&private, &sealed) } else { [0; SHARED] };
+        let mut secret = if valid {
+            mlkem768::decapsulate(&private, &sealed)
+        } else {
+            [0; SHARED]
+        };
         let mut private: [u8; PRIVATE] = private.into();
         wipe(&mut private);
         if !valid {
@@ -126,16 +139,53 @@ mod tests {
         let (mut sealed, mut mine, mut theirs) = ([0u8; CIPHERTEXT], [0u8; SHARED], [0u8; SHARED]);
         // SAFETY: every buffer has its constant's length.
         unsafe {
-            assert_eq!(edge_kem_mlkem768_keypair([7u8; SEED].as_ptr(), public.as_mut_ptr(), private.as_mut_ptr()), OK);
-            assert_eq!(edge_kem_mlkem768_encapsulate(public.as_ptr(), [9u8; SHARED].as_ptr(), sealed.as_mut_ptr(), mine.as_mut_ptr()), OK);
-            assert_eq!(edge_kem_mlkem768_decapsulate(private.as_ptr(), sealed.as_ptr(), theirs.as_mut_ptr()), OK);
+            assert_eq!(
+                edge_kem_mlkem768_keypair(
+                    [7u8; SEED].as_ptr(),
+                    public.as_mut_ptr(),
+                    private.as_mut_ptr()
+                ),
+                OK
+            );
+            assert_eq!(
+                edge_kem_mlkem768_encapsulate(
+                    public.as_ptr(),
+                    [9u8; SHARED].as_ptr(),
+                    sealed.as_mut_ptr(),
+                    mine.as_mut_ptr()
+                ),
+                OK
+            );
+            assert_eq!(
+                edge_kem_mlkem768_decapsulate(
+                    private.as_ptr(),
+                    sealed.as_ptr(),
+                    theirs.as_mut_ptr()
+                ),
+                OK
+            );
             assert_eq!(mine, theirs);
             sealed[0] ^= 1;
-            assert_eq!(edge_kem_mlkem768_decapsulate(private.as_ptr(), sealed.as_ptr(), theirs.as_mut_ptr()), OK);
+            assert_eq!(
+                edge_kem_mlkem768_decapsulate(
+                    private.as_ptr(),
+                    sealed.as_ptr(),
+                    theirs.as_mut_ptr()
+                ),
+                OK
+            );
             assert_ne!(mine, theirs);
             public[1] = 0xff;
             public[0] = 0xff;
-            assert_eq!(edge_kem_mlkem768_encapsulate(public.as_ptr(), [9u8; SHARED].as_ptr(), sealed.as_mut_ptr(), mine.as_mut_ptr()), INVALID_KEY);
+            assert_eq!(
+                edge_kem_mlkem768_encapsulate(
+                    public.as_ptr(),
+                    [9u8; SHARED].as_ptr(),
+                    sealed.as_mut_ptr(),
+                    mine.as_mut_ptr()
+                ),
+                INVALID_KEY
+            );
         }
     }
 }

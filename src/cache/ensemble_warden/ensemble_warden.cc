@@ -46,7 +46,8 @@ Bytes aad_prefix(const CacheIdentity& identity, ByteView header) {
 
 class BlockAad {
  public:
-  BlockAad(const CacheIdentity& identity, ByteView header) : bytes_(aad_prefix(identity, header)), prefix_(bytes_.size()) {}
+  BlockAad(const CacheIdentity& identity, ByteView header)
+      : bytes_(aad_prefix(identity, header)), prefix_(bytes_.size()) {}
   ByteView of(uint32_t index) {
     bytes_.resize(prefix_);
     append_u32_be(bytes_, index);
@@ -59,7 +60,8 @@ class BlockAad {
 };
 
 Result<void> check_segments(const Manifest& manifest) {
-  if (manifest.tokens.size() > kMaxCachedTokens) return fail(Code::kOutOfRange, "more cached tokens than a manifest holds");
+  if (manifest.tokens.size() > kMaxCachedTokens)
+    return fail(Code::kOutOfRange, "more cached tokens than a manifest holds");
   if (manifest.segments.size() > kMaxSegments) return fail(Code::kOutOfRange, "more segments than a manifest holds");
   return {};
 }
@@ -75,7 +77,8 @@ Result<T> EnsembleWarden::spend(Result<T> failure) {
 
 Result<void> EnsembleWarden::require_key() const {
   if (state_ == State::kKeyed) return {};
-  return fail(Code::kFailedPrecondition, state_ == State::kEmpty ? "no turn key was given" : "the warden is spent after a failure");
+  return fail(Code::kFailedPrecondition,
+              state_ == State::kEmpty ? "no turn key was given" : "the warden is spent after a failure");
 }
 
 Result<void> EnsembleWarden::set_key(SecretBytes turn_key) {
@@ -103,15 +106,19 @@ Result<crypto::Digest> EnsembleWarden::segment_id(const SegmentReference& segmen
 }
 
 Result<size_t> EnsembleWarden::sealed_segment_bytes(const SegmentShape& shape) {
-  if (shape.block_count == 0 || shape.block_count > kMaxBlocksPerSegment) return fail(Code::kOutOfRange, "a segment has 1 to 65536 blocks");
-  if (shape.block_bytes == 0 || shape.block_bytes > kMaxBlockBytes) return fail(Code::kOutOfRange, "a block has 1 byte to 64 MiB");
-  if (shape.block_tokens == 0 || shape.first_token % shape.block_tokens != 0) return fail(Code::kOutOfRange, "a segment begins at a whole block");
+  if (shape.block_count == 0 || shape.block_count > kMaxBlocksPerSegment)
+    return fail(Code::kOutOfRange, "a segment has 1 to 65536 blocks");
+  if (shape.block_bytes == 0 || shape.block_bytes > kMaxBlockBytes)
+    return fail(Code::kOutOfRange, "a block has 1 byte to 64 MiB");
+  if (shape.block_tokens == 0 || shape.first_token % shape.block_tokens != 0)
+    return fail(Code::kOutOfRange, "a segment begins at a whole block");
   return kSegmentHeaderBytes + shape.block_count * (static_cast<size_t>(shape.block_bytes) + crypto::kAeadTagBytes);
 }
 
 crypto::Digest EnsembleWarden::segment_digest(const SegmentShape& shape, ByteView sealed) {
   size_t stride = static_cast<size_t>(shape.block_bytes) + crypto::kAeadTagBytes;
-  tie_check(sealed.size() == kSegmentHeaderBytes + shape.block_count * stride, "a sealed segment has the size of its shape");
+  tie_check(sealed.size() == kSegmentHeaderBytes + shape.block_count * stride,
+            "a sealed segment has the size of its shape");
   crypto::Sha256 hash;
   hash.update(sealed.first(kSegmentHeaderBytes));
   for (uint32_t i = 0; i < shape.block_count; ++i)
@@ -119,11 +126,14 @@ crypto::Digest EnsembleWarden::segment_digest(const SegmentShape& shape, ByteVie
   return hash.finish();
 }
 
-Result<SegmentReference> EnsembleWarden::seal_segment(const SegmentShape& shape, const std::function<ByteView(uint32_t)>& block, std::span<uint8_t> out) {
+Result<SegmentReference> EnsembleWarden::seal_segment(const SegmentShape& shape,
+                                                      const std::function<ByteView(uint32_t)>& block,
+                                                      std::span<uint8_t> out) {
   TIE_CHECK_OK(require_key());
   auto size = sealed_segment_bytes(shape);
   if (!size) return spend<SegmentReference>(std::unexpected(size.error()));
-  if (out.size() != *size) return spend<SegmentReference>(fail(Code::kOutOfRange, "the place for a sealed segment has the wrong size"));
+  if (out.size() != *size)
+    return spend<SegmentReference>(fail(Code::kOutOfRange, "the place for a sealed segment has the wrong size"));
   SegmentReference reference{.first_token = shape.first_token, .block_count = shape.block_count};
   random_bytes(reference.salt);
   TIE_TRY(SecretBytes key_bytes, derive("segment", reference.salt));
@@ -134,7 +144,8 @@ Result<SegmentReference> EnsembleWarden::seal_segment(const SegmentShape& shape,
   size_t stride = static_cast<size_t>(shape.block_bytes) + crypto::kAeadTagBytes;
   for (uint32_t i = 0; i < shape.block_count; ++i) {
     ByteView plain = block(i);
-    if (plain.size() != shape.block_bytes) return spend<SegmentReference>(fail(Code::kOutOfRange, "a block has the wrong size"));
+    if (plain.size() != shape.block_bytes)
+      return spend<SegmentReference>(fail(Code::kOutOfRange, "a block has the wrong size"));
     auto sealed = key.seal_into(nonce_of(i), aad.of(i), plain, out.subspan(kSegmentHeaderBytes + i * stride, stride));
     if (!sealed) return spend<SegmentReference>(std::unexpected(sealed.error()));
   }
@@ -147,10 +158,11 @@ Result<void> EnsembleWarden::open_segment(const SegmentReference& segment, const
   TIE_CHECK_OK(require_key());
   auto size = sealed_segment_bytes(shape);
   Bytes header = segment_header(shape, segment.salt);
-  if (!size || sealed.size() != *size || segment.first_token != shape.first_token || segment.block_count != shape.block_count ||
-      std::memcmp(sealed.data(), header.data(), header.size()) != 0)
+  if (!size || sealed.size() != *size || segment.first_token != shape.first_token ||
+      segment.block_count != shape.block_count || std::memcmp(sealed.data(), header.data(), header.size()) != 0)
     return spend<void>(fail(Code::kCorrupt, "a segment does not have the shape its manifest names"));
-  if (segment_digest(shape, sealed) != segment.digest) return spend<void>(fail(Code::kCorrupt, "a segment is not the one its manifest names"));
+  if (segment_digest(shape, sealed) != segment.digest)
+    return spend<void>(fail(Code::kCorrupt, "a segment is not the one its manifest names"));
   TIE_TRY(SecretBytes key_bytes, derive("segment", segment.salt));
   TIE_TRY(crypto::AeadKey key, crypto::AeadKey::create(crypto::AeadId::kAes256Gcm, key_bytes.view()));
   BlockAad aad(identity_, header);
@@ -158,7 +170,8 @@ Result<void> EnsembleWarden::open_segment(const SegmentReference& segment, const
   for (uint32_t i = 0; i < shape.block_count; ++i) {
     std::span<uint8_t> out = place(i);
     bool opened = out.size() == shape.block_bytes &&
-                  key.open_into(nonce_of(i), aad.of(i), sealed.subspan(kSegmentHeaderBytes + i * stride, stride), out).has_value();
+                  key.open_into(nonce_of(i), aad.of(i), sealed.subspan(kSegmentHeaderBytes + i * stride, stride), out)
+                      .has_value();
     if (opened) continue;
     for (uint32_t j = 0; j <= i; ++j) secure_zero(place(j).data(), place(j).size());
     return spend<void>(fail(Code::kCorrupt, "a block does not open under this key and identity"));
@@ -200,12 +213,15 @@ Result<Manifest> EnsembleWarden::open_manifest(ByteView sealed) {
     return spend<Manifest>(fail(Code::kCorrupt, "not a manifest"));
   ByteView header = sealed.first(kManifestHeaderBytes);
   TIE_TRY(SecretBytes key, derive("manifest", header.subspan(8)));
-  auto opened = crypto::aead_open(key.view(), nonce_of(0), aad_prefix(identity_, header), sealed.subspan(kManifestHeaderBytes));
+  auto opened =
+      crypto::aead_open(key.view(), nonce_of(0), aad_prefix(identity_, header), sealed.subspan(kManifestHeaderBytes));
   if (!opened) return spend<Manifest>(fail(Code::kCorrupt, "the manifest does not open under this key and identity"));
   Bytes plain = std::move(*opened);
   // Authenticated bytes: whoever holds the turn key wrote them. Still checked, since that may be a faulty release.
-  uint64_t tokens = plain.size() >= 8 ? load_u32_be(plain.data()) : 0, segments = plain.size() >= 8 ? load_u32_be(plain.data() + 4) : 0;
-  if (plain.size() < 8 || tokens > kMaxCachedTokens || segments > kMaxSegments || plain.size() != 8 + tokens * 4 + segments * kReferenceBytes) {
+  uint64_t tokens = plain.size() >= 8 ? load_u32_be(plain.data()) : 0,
+           segments = plain.size() >= 8 ? load_u32_be(plain.data() + 4) : 0;
+  if (plain.size() < 8 || tokens > kMaxCachedTokens || segments > kMaxSegments ||
+      plain.size() != 8 + tokens * 4 + segments * kReferenceBytes) {
     secure_zero(plain);
     return spend<Manifest>(fail(Code::kCorrupt, "the manifest's counts do not fit its size"));
   }

@@ -1,8 +1,9 @@
-// EnsembleWarden: seals a conversation's KV blocks under the turn key that the user's device holds, and opens them again. The only code
-// that turns cached state into ciphertext; embedded by tie-cloud-app alone.
-// State: empty -> keyed -> spent. A key is given once; any failure spends the object and wipes the key; a spent object does nothing more.
-// Nonces: every segment and manifest has its own random 32-byte salt and its own AES-256-GCM key derived from turn key and salt, so no
-// (key, nonce) pair is ever used twice. One thread. Formats byte by byte: docs/kv-cache-format.md. Source: spec, "Per-user KV cache".
+// EnsembleWarden: seals a conversation's KV blocks under the turn key that the user's device holds, and opens them
+// again. The only code that turns cached state into ciphertext; embedded by tie-cloud-app alone. State: empty -> keyed
+// -> spent. A key is given once; any failure spends the object and wipes the key; a spent object does nothing more.
+// Nonces: every segment and manifest has its own random 32-byte salt and its own AES-256-GCM key derived from turn key
+// and salt, so no (key, nonce) pair is ever used twice. One thread. Formats byte by byte: docs/kv-cache-format.md.
+// Source: spec, "Per-user KV cache".
 #pragma once
 #include <functional>
 #include <vector>
@@ -28,10 +29,10 @@ struct CacheIdentity {
 
 // Whole blocks of consecutive tokens, written once and never changed.
 struct SegmentShape {
-  uint32_t first_token = 0;   // a multiple of block_tokens
+  uint32_t first_token = 0;  // a multiple of block_tokens
   uint32_t block_count = 0;
   uint32_t block_tokens = 0;
-  uint64_t block_bytes = 0;   // plaintext bytes of one block
+  uint64_t block_bytes = 0;  // plaintext bytes of one block
 };
 
 // How a manifest names a segment. `salt` gives its key and its store id; `digest` is the SHA-256 of the sealed
@@ -44,8 +45,8 @@ struct SegmentReference {
 };
 
 struct Manifest {
-  std::vector<int32_t> tokens;              // the cached sequence
-  std::vector<SegmentReference> segments;   // consecutive from token 0
+  std::vector<int32_t> tokens;             // the cached sequence
+  std::vector<SegmentReference> segments;  // consecutive from token 0
 };
 
 class EnsembleWarden {
@@ -64,11 +65,14 @@ class EnsembleWarden {
   static Result<size_t> sealed_segment_bytes(const SegmentShape& shape);
   // The digest that a manifest names; `sealed` is sealed_segment_bytes(shape) long.
   static crypto::Digest segment_digest(const SegmentShape& shape, ByteView sealed);
-  // Seals all blocks into `out`, which is exactly sealed_segment_bytes long. `block(i)` gives block i's plaintext, block_bytes long; it is asked once for each i in order.
-  Result<SegmentReference> seal_segment(const SegmentShape& shape, const std::function<ByteView(uint32_t)>& block, std::span<uint8_t> out);
-  // Checks digest and shape, then opens block by block into `place(i)`, block_bytes long each. On any failure (kCorrupt) the object is spent and
-  // every place already written is zeroed.
-  Result<void> open_segment(const SegmentReference& segment, const SegmentShape& shape, ByteView sealed, const std::function<std::span<uint8_t>(uint32_t)>& place);
+  // Seals all blocks into `out`, which is exactly sealed_segment_bytes long. `block(i)` gives block i's plaintext,
+  // block_bytes long; it is asked once for each i in order.
+  Result<SegmentReference> seal_segment(const SegmentShape& shape, const std::function<ByteView(uint32_t)>& block,
+                                        std::span<uint8_t> out);
+  // Checks digest and shape, then opens block by block into `place(i)`, block_bytes long each. On any failure
+  // (kCorrupt) the object is spent and every place already written is zeroed.
+  Result<void> open_segment(const SegmentReference& segment, const SegmentShape& shape, ByteView sealed,
+                            const std::function<std::span<uint8_t>(uint32_t)>& place);
 
   Result<Bytes> seal_manifest(const Manifest& manifest);
   Result<Manifest> open_manifest(ByteView sealed);

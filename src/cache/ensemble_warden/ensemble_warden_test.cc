@@ -28,7 +28,9 @@ struct SealedSegment {
   Bytes bytes;
 };
 
-Bytes plain_block(uint32_t index) { return Bytes(kShape.block_bytes, static_cast<uint8_t>(40 + index)); }
+Bytes plain_block(uint32_t index) {
+  return Bytes(kShape.block_bytes, static_cast<uint8_t>(40 + index));
+}
 
 SealedSegment sealed_segment(uint8_t key_fill = 7, uint8_t identity_seed = 1) {
   EnsembleWarden warden(identity(identity_seed));
@@ -50,7 +52,8 @@ Opened open(const SealedSegment& segment, uint8_t key_fill = 7, uint8_t identity
   EnsembleWarden warden(identity(identity_seed));
   EXPECT_TRUE(warden.set_key(turn_key(key_fill)));
   Opened out{.result = {}, .blocks = std::vector<Bytes>(3, Bytes(kShape.block_bytes, 0xee)), .spent = false};
-  out.result = warden.open_segment(segment.reference, kShape, segment.bytes, [&](uint32_t i) -> std::span<uint8_t> { return out.blocks[i]; });
+  out.result = warden.open_segment(segment.reference, kShape, segment.bytes,
+                                   [&](uint32_t i) -> std::span<uint8_t> { return out.blocks[i]; });
   out.spent = warden.spent();
   return out;
 }
@@ -79,7 +82,8 @@ TEST(EnsembleWarden, RefusesAnotherKeyAnotherModelAndAnyFlippedBit) {
     SealedSegment bad = good;
     bad.bytes[at] ^= 0x10;
     ASSERT_FALSE(open(bad).result) << at;
-    bad.reference.digest = EnsembleWarden::segment_digest(kShape, bad.bytes);  // even a manifest that names the changed bytes does not help
+    bad.reference.digest = EnsembleWarden::segment_digest(
+        kShape, bad.bytes);  // even a manifest that names the changed bytes does not help
     ASSERT_FALSE(open(bad).result) << at;
   }
 }

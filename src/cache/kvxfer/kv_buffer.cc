@@ -33,20 +33,33 @@ struct Header {
 };
 static_assert(sizeof(Header) <= kHeaderBytes && std::is_trivially_copyable_v<Header>);
 
-size_t payload_offset(uint32_t block_count) { return kHeaderBytes + (block_count * sizeof(uint32_t) + kAlign - 1) / kAlign * kAlign; }
-size_t total_bytes(const KvDescription& d) { return payload_offset(d.block_count) + d.block_count * static_cast<size_t>(d.block_bytes); }
+size_t payload_offset(uint32_t block_count) {
+  return kHeaderBytes + (block_count * sizeof(uint32_t) + kAlign - 1) / kAlign * kAlign;
+}
+size_t total_bytes(const KvDescription& d) {
+  return payload_offset(d.block_count) + d.block_count * static_cast<size_t>(d.block_bytes);
+}
 
 Result<void> check_limits(const KvDescription& d) {
-  if (d.block_count == 0 || d.block_count > kMaxKvBlocks) return fail(Code::kOutOfRange, "a KV buffer has 1 to 65536 blocks");
-  if (d.block_tokens == 0 || d.block_tokens > 4096) return fail(Code::kOutOfRange, "a KV block covers 1 to 4096 tokens");
-  if (d.block_bytes == 0 || d.block_bytes > kMaxKvBufferBytes / d.block_count) return fail(Code::kOutOfRange, "a KV buffer has at most 8 GiB");
+  if (d.block_count == 0 || d.block_count > kMaxKvBlocks)
+    return fail(Code::kOutOfRange, "a KV buffer has 1 to 65536 blocks");
+  if (d.block_tokens == 0 || d.block_tokens > 4096)
+    return fail(Code::kOutOfRange, "a KV block covers 1 to 4096 tokens");
+  if (d.block_bytes == 0 || d.block_bytes > kMaxKvBufferBytes / d.block_count)
+    return fail(Code::kOutOfRange, "a KV buffer has at most 8 GiB");
   return {};
 }
 
-std::atomic_ref<uint32_t> word(std::byte* at) { return std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(at)); }
+std::atomic_ref<uint32_t> word(std::byte* at) {
+  return std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(at));
+}
 // atomic_ref wants a mutable object; the consumer only ever loads.
-uint32_t load(const std::byte* at) { return word(const_cast<std::byte*>(at)).load(std::memory_order_acquire); }
-const std::byte* block_state_at(const std::byte* base, uint32_t index) { return base + kHeaderBytes + index * sizeof(uint32_t); }
+uint32_t load(const std::byte* at) {
+  return word(const_cast<std::byte*>(at)).load(std::memory_order_acquire);
+}
+const std::byte* block_state_at(const std::byte* base, uint32_t index) {
+  return base + kHeaderBytes + index * sizeof(uint32_t);
+}
 
 long futex(const std::byte* at, int operation, uint32_t value, const timespec* timeout) {
   return syscall(SYS_futex, at, operation, value, timeout, nullptr, 0);
@@ -92,16 +105,20 @@ Result<std::span<std::byte>> KvProducer::begin_block(uint32_t index) {
   if (index >= description_.block_count) return fail(Code::kOutOfRange, "KV block number beyond the buffer");
   std::byte* base = mapping_.writable().data();
   uint32_t expected = kFree;
-  if (!word(const_cast<std::byte*>(block_state_at(base, index))).compare_exchange_strong(expected, kWriting, std::memory_order_acq_rel))
+  if (!word(const_cast<std::byte*>(block_state_at(base, index)))
+           .compare_exchange_strong(expected, kWriting, std::memory_order_acq_rel))
     return fail(Code::kAlreadyExists, "a KV block is written once");
-  return std::span(base + payload_offset(description_.block_count) + index * static_cast<size_t>(description_.block_bytes), description_.block_bytes);
+  return std::span(
+      base + payload_offset(description_.block_count) + index * static_cast<size_t>(description_.block_bytes),
+      description_.block_bytes);
 }
 
 Result<void> KvProducer::commit_block(uint32_t index) {
   if (index >= description_.block_count) return fail(Code::kOutOfRange, "KV block number beyond the buffer");
   std::byte* base = mapping_.writable().data();
   uint32_t expected = kWriting;
-  if (!word(const_cast<std::byte*>(block_state_at(base, index))).compare_exchange_strong(expected, kCommitted, std::memory_order_acq_rel))
+  if (!word(const_cast<std::byte*>(block_state_at(base, index)))
+           .compare_exchange_strong(expected, kCommitted, std::memory_order_acq_rel))
     return fail(Code::kFailedPrecondition, "only a begun KV block is committed, once");
   announce(base);
   return {};
@@ -123,20 +140,26 @@ void KvProducer::close(uint32_t how, uint32_t token_count) {
   announce(base);
 }
 
-void KvProducer::finish(uint32_t token_count) { close(kFinished, token_count); }
-void KvProducer::abort() { close(kAborted, 0); }
+void KvProducer::finish(uint32_t token_count) {
+  close(kFinished, token_count);
+}
+void KvProducer::abort() {
+  close(kAborted, 0);
+}
 
 Result<KvConsumer> KvConsumer::attach(os::Fd fd) {
   TIE_CHECK_OK(os::require_seals(fd.get(), os::kSealSize));
   TIE_TRY(size_t size, os::file_size(fd.get()));
-  if (size < kHeaderBytes || size > kMaxKvBufferBytes + (1u << 20)) return fail(Code::kCorrupt, "a KV buffer has an impossible size");
+  if (size < kHeaderBytes || size > kMaxKvBufferBytes + (1u << 20))
+    return fail(Code::kCorrupt, "a KV buffer has an impossible size");
   KvConsumer out;
   TIE_TRY(out.mapping_, os::Mapping::read_only(fd.get()));
   Header header;
   std::memcpy(&header, out.mapping_.bytes().data(), sizeof header);
   if (header.magic != kMagic) return fail(Code::kCorrupt, "not a KV buffer of this version");
   TIE_CHECK_OK(check_limits(header.description));
-  if (total_bytes(header.description) != size) return fail(Code::kCorrupt, "a KV buffer's size is not what its header says");
+  if (total_bytes(header.description) != size)
+    return fail(Code::kCorrupt, "a KV buffer's size is not what its header says");
   out.description_ = header.description;
   out.fd_ = std::move(fd);
   return out;
@@ -195,8 +218,11 @@ Result<uint32_t> KvConsumer::wait_finished(Deadline deadline, int peer) {
 Result<std::span<const std::byte>> KvConsumer::committed_block(uint32_t index) const {
   if (index >= description_.block_count) return fail(Code::kOutOfRange, "KV block number beyond the buffer");
   const std::byte* base = mapping_.bytes().data();
-  if (load(block_state_at(base, index)) != kCommitted) return fail(Code::kFailedPrecondition, "the KV block is not committed");
-  return std::span(base + payload_offset(description_.block_count) + index * static_cast<size_t>(description_.block_bytes), description_.block_bytes);
+  if (load(block_state_at(base, index)) != kCommitted)
+    return fail(Code::kFailedPrecondition, "the KV block is not committed");
+  return std::span(
+      base + payload_offset(description_.block_count) + index * static_cast<size_t>(description_.block_bytes),
+      description_.block_bytes);
 }
 
 Result<void> KvConsumer::read_block(uint32_t index, std::span<std::byte> out) const {

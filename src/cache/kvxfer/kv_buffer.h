@@ -1,8 +1,10 @@
-// kvxfer: the node-local buffer that carries KV blocks between afm-runtime and tie-cloud-app without copying them through a socket.
-// The process that creates a buffer produces into it; its descriptor travels over a unix socket; the other process consumes, through a read-only mapping.
-// Threads: one producer and one consumer, in different processes. Owns: the memfd; mappings die with the object.
-// States of a block: free -> writing -> committed (release/acquire); committed is final. Waits are timed, and the peer's death ends them with an error.
-// Secrets: carries plaintext KV; the producer zeroes the payload before it lets go. Bytes of the header: docs/kvxfer.md. Source: spec, "Moving the KV cache between processes".
+// kvxfer: the node-local buffer that carries KV blocks between afm-runtime and tie-cloud-app without copying them
+// through a socket. The process that creates a buffer produces into it; its descriptor travels over a unix socket; the
+// other process consumes, through a read-only mapping. Threads: one producer and one consumer, in different processes.
+// Owns: the memfd; mappings die with the object. States of a block: free -> writing -> committed (release/acquire);
+// committed is final. Waits are timed, and the peer's death ends them with an error. Secrets: carries plaintext KV; the
+// producer zeroes the payload before it lets go. Bytes of the header: docs/kvxfer.md. Source: spec, "Moving the KV
+// cache between processes".
 #pragma once
 #include <array>
 #include <cstdint>
@@ -44,7 +46,8 @@ class KvProducer {
   // begin, one copy, commit. payload is exactly block_bytes long.
   Result<void> write_block(uint32_t index, std::span<const std::byte> payload);
 
-  // No more blocks will come; `token_count` tokens are covered by committed blocks. abort: what was promised will not come. Both are final; the first wins.
+  // No more blocks will come; `token_count` tokens are covered by committed blocks. abort: what was promised will not
+  // come. Both are final; the first wins.
   void finish(uint32_t token_count);
   void abort();
 
@@ -58,14 +61,15 @@ class KvProducer {
 
 class KvConsumer {
  public:
-  // Requires the size seals and the exact size, maps read-only, copies the header once and checks it. kPermissionDenied (seals), kCorrupt (header),
-  // kOutOfRange (limits).
+  // Requires the size seals and the exact size, maps read-only, copies the header once and checks it. kPermissionDenied
+  // (seals), kCorrupt (header), kOutOfRange (limits).
   static Result<KvConsumer> attach(os::Fd fd);
 
   const KvDescription& description() const { return description_; }
 
-  // Until block `index` is committed. `peer` is a descriptor that hangs up when the producer dies (its socket or pidfd); -1 for none.
-  // Errors: kDeadline; kRuntimeLost when the peer died or aborted; kNotFound when it finished without this block.
+  // Until block `index` is committed. `peer` is a descriptor that hangs up when the producer dies (its socket or
+  // pidfd); -1 for none. Errors: kDeadline; kRuntimeLost when the peer died or aborted; kNotFound when it finished
+  // without this block.
   Result<void> wait_block(uint32_t index, Deadline deadline, int peer = -1);
   // Until the producer finished; gives the token count (at most block_count * block_tokens).
   Result<uint32_t> wait_finished(Deadline deadline, int peer = -1);

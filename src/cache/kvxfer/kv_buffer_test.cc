@@ -22,11 +22,17 @@ KvDescription description(uint32_t blocks = 4, uint64_t bytes = 10'000) {
   return d;
 }
 
-std::vector<std::byte> payload(int fill, size_t bytes = 10'000) { return std::vector<std::byte>(bytes, static_cast<std::byte>(fill)); }
+std::vector<std::byte> payload(int fill, size_t bytes = 10'000) {
+  return std::vector<std::byte>(bytes, static_cast<std::byte>(fill));
+}
 
-Deadline soon() { return Deadline::in_ms(2000); }
+Deadline soon() {
+  return Deadline::in_ms(2000);
+}
 
-KvConsumer consumer_of(const KvProducer& producer) { return *KvConsumer::attach(os::Fd(dup(producer.fd()))); }
+KvConsumer consumer_of(const KvProducer& producer) {
+  return *KvConsumer::attach(os::Fd(dup(producer.fd())));
+}
 
 TEST(KvBuffer, CarriesBlocksInAnyOrder) {
   KvProducer producer = *KvProducer::create(description());

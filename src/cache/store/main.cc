@@ -28,11 +28,14 @@ Result<void> run(const std::string& socket, const cache::StoreLimits& limits) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Keeps conversations' KV caches as ciphertext, in memory only. The keys are on the users' devices.", "cache_stored");
+  CLI::App app("Keeps conversations' KV caches as ciphertext, in memory only. The keys are on the users' devices.",
+               "cache_stored");
   std::string socket;
   uint64_t capacity_mib = 1024;
   app.add_option("--socket", socket, "where to listen")->required();
-  app.add_option("--capacity-mib", capacity_mib, "memory for entries")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_option("--capacity-mib", capacity_mib, "memory for entries")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   cache::StoreLimits limits;
   limits.capacity_bytes = capacity_mib << 20;

@@ -9,7 +9,8 @@
 namespace tie::cache {
 
 bool Store::over(uint64_t more_bytes, bool descriptor) const {
-  return used_bytes_ + more_bytes > limits_.capacity_bytes || entries_.size() >= limits_.max_entries || (descriptor && descriptors_ >= limits_.max_descriptors);
+  return used_bytes_ + more_bytes > limits_.capacity_bytes || entries_.size() >= limits_.max_entries ||
+         (descriptor && descriptors_ >= limits_.max_descriptors);
 }
 
 // The oldest write of the principal that holds most bytes.
@@ -21,7 +22,8 @@ Store::Entry* Store::victim() {
 }
 
 Result<void> Store::make_room(uint64_t bytes, bool descriptor) {
-  if (bytes > limits_.capacity_bytes || bytes > limits_.max_entry_bytes) return fail(Code::kTooLarge, "the entry is larger than the store takes");
+  if (bytes > limits_.capacity_bytes || bytes > limits_.max_entry_bytes)
+    return fail(Code::kTooLarge, "the entry is larger than the store takes");
   while (over(bytes, descriptor)) {
     Entry* oldest = victim();
     if (oldest == nullptr) return fail(Code::kTooLarge, "the store has no room");
@@ -57,8 +59,10 @@ void Store::erase(Entry* entry) {
   entries_.erase(EntryId(entry->id));
 }
 
-Result<void> Store::put(const Principal& principal, const EntryId& id, os::Fd memory, uint64_t bytes, uint32_t ttl_ms, int64_t now_ms) {
-  if (bytes == 0 || bytes > limits_.max_entry_bytes) return fail(Code::kTooLarge, "an entry has 1 byte to the store's limit");
+Result<void> Store::put(const Principal& principal, const EntryId& id, os::Fd memory, uint64_t bytes, uint32_t ttl_ms,
+                        int64_t now_ms) {
+  if (bytes == 0 || bytes > limits_.max_entry_bytes)
+    return fail(Code::kTooLarge, "an entry has 1 byte to the store's limit");
   TIE_CHECK_OK(os::require_seals(memory.get(), os::kSealAll));
   TIE_TRY(size_t actual, os::file_size(memory.get()));
   if (actual != bytes) return fail(Code::kOutOfRange, "the memory's size is not the one stated");
@@ -70,14 +74,16 @@ Result<void> Store::put(const Principal& principal, const EntryId& id, os::Fd me
   if (bytes <= kInlineBytes) {
     TIE_TRY(os::Mapping mapping, os::Mapping::read_only(memory.get()));
     auto view = mapping.bytes();
-    entry->bytes.assign(reinterpret_cast<const uint8_t*>(view.data()), reinterpret_cast<const uint8_t*>(view.data()) + view.size());
+    entry->bytes.assign(reinterpret_cast<const uint8_t*>(view.data()),
+                        reinterpret_cast<const uint8_t*>(view.data()) + view.size());
   } else {
     entry->memory = std::move(memory);
   }
   return insert(std::move(entry), ttl_ms, now_ms);
 }
 
-Result<void> Store::compare_and_swap(const Principal& principal, const EntryId& id, ByteView expected, ByteView value, uint32_t ttl_ms, int64_t now_ms) {
+Result<void> Store::compare_and_swap(const Principal& principal, const EntryId& id, ByteView expected, ByteView value,
+                                     uint32_t ttl_ms, int64_t now_ms) {
   if (value.empty() || value.size() > kMaxManifestBytes) return fail(Code::kTooLarge, "a manifest has 1 byte to 1 MiB");
   auto found = entries_.find(id);
   if (found != entries_.end() && found->second->expires_ms <= now_ms) {

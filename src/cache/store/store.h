@@ -1,7 +1,8 @@
-// The node's cache store: ciphertext entries in memory, each under an unguessable id, with a deadline, an owner class and a size. Pure bookkeeping over
-// bytes that it cannot read; a restart loses everything by design. Called by cache_stored's loop; one thread.
-// Eviction: over capacity, first the oldest writes of the principal that holds most (the writer's own class included), then the oldest writes overall: a
-// principal that writes without end pushes out its own entries, not those of others. Source: spec, "Per-user KV cache"; the fairness is this product's extension.
+// The node's cache store: ciphertext entries in memory, each under an unguessable id, with a deadline, an owner class
+// and a size. Pure bookkeeping over bytes that it cannot read; a restart loses everything by design. Called by
+// cache_stored's loop; one thread. Eviction: over capacity, first the oldest writes of the principal that holds most
+// (the writer's own class included), then the oldest writes overall: a principal that writes without end pushes out its
+// own entries, not those of others. Source: spec, "Per-user KV cache"; the fairness is this product's extension.
 #pragma once
 #include <cstdint>
 #include <list>
@@ -24,7 +25,7 @@ constexpr uint32_t kDefaultTtlMs = 30u * 60 * 1000;
 struct StoreLimits {
   uint64_t capacity_bytes = 1ull << 30;
   uint32_t max_entries = 65536;
-  uint32_t max_descriptors = 4096;              // entries kept as descriptors
+  uint32_t max_descriptors = 4096;  // entries kept as descriptors
   uint64_t max_entry_bytes = 256ull << 20;
   uint64_t max_anonymous_bytes_per_connection = 256ull << 20;
 };
@@ -41,8 +42,8 @@ struct StoreCounters {
 
 // What a get gives: either the bytes or a descriptor of sealed memory, never both.
 struct StoredValue {
-  ByteView bytes;       // valid until the next call
-  int fd = -1;          // the store's own; duplicate by sending it
+  ByteView bytes;  // valid until the next call
+  int fd = -1;     // the store's own; duplicate by sending it
   uint64_t size = 0;
 };
 
@@ -50,11 +51,14 @@ class Store {
  public:
   explicit Store(const StoreLimits& limits) : limits_(limits) {}
 
-  // Takes sealed memory (all four seals, exactly `bytes` long). Replaces nothing: kAlreadyExists for an id in use, since segments are immutable.
-  // Errors: kPermissionDenied (seals), kTooLarge, kOutOfRange.
-  Result<void> put(const Principal& principal, const EntryId& id, os::Fd memory, uint64_t bytes, uint32_t ttl_ms, int64_t now_ms);
-  // Installs a small value if the entry's present SHA-256 equals `expected` (empty: no entry). kAlreadyExists on a conflict.
-  Result<void> compare_and_swap(const Principal& principal, const EntryId& id, ByteView expected, ByteView value, uint32_t ttl_ms, int64_t now_ms);
+  // Takes sealed memory (all four seals, exactly `bytes` long). Replaces nothing: kAlreadyExists for an id in use,
+  // since segments are immutable. Errors: kPermissionDenied (seals), kTooLarge, kOutOfRange.
+  Result<void> put(const Principal& principal, const EntryId& id, os::Fd memory, uint64_t bytes, uint32_t ttl_ms,
+                   int64_t now_ms);
+  // Installs a small value if the entry's present SHA-256 equals `expected` (empty: no entry). kAlreadyExists on a
+  // conflict.
+  Result<void> compare_and_swap(const Principal& principal, const EntryId& id, ByteView expected, ByteView value,
+                                uint32_t ttl_ms, int64_t now_ms);
   // kNotFound when missing or expired.
   Result<StoredValue> get(const EntryId& id, int64_t now_ms);
   void remove(const EntryId& id);

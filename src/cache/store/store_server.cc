@@ -37,7 +37,8 @@ struct Answer {
 };
 
 Result<void> bind(Connection& connection, const v1::BindPrincipal& request) {
-  if (!request.principal().empty() && request.principal().size() != kPrincipalBytes) return fail(Code::kBadRequest, "a principal is 32 bytes long, or empty");
+  if (!request.principal().empty() && request.principal().size() != kPrincipalBytes)
+    return fail(Code::kBadRequest, "a principal is 32 bytes long, or empty");
   connection.principal = request.principal();
   return {};
 }
@@ -45,7 +46,8 @@ Result<void> bind(Connection& connection, const v1::BindPrincipal& request) {
 // An anonymous request may not fill the class it shares with all others.
 Result<void> charge(Connection& connection, uint64_t bytes, const StoreLimits& limits) {
   if (!connection.principal->empty()) return {};
-  if (bytes > limits.max_anonymous_bytes_per_connection - connection.anonymous_bytes) return fail(Code::kTooLarge, "this request has stored as much as an anonymous one may");
+  if (bytes > limits.max_anonymous_bytes_per_connection - connection.anonymous_bytes)
+    return fail(Code::kTooLarge, "this request has stored as much as an anonymous one may");
   connection.anonymous_bytes += bytes;
   return {};
 }
@@ -79,10 +81,12 @@ Result<Answer> act(Store& store, Connection& connection, v1::StoreRequest& reque
       TIE_TRY(EntryId id, entry_id(request.put().entry_id()));
       if (fds.size() != 1) return fail(Code::kBadRequest, "an entry comes with one descriptor");
       TIE_CHECK_OK(charge(connection, request.put().bytes(), store.limits()));
-      TIE_CHECK_OK(store.put(*connection.principal, id, std::move(fds[0]), request.put().bytes(), request.put().ttl_ms(), monotonic_ms()));
+      TIE_CHECK_OK(store.put(*connection.principal, id, std::move(fds[0]), request.put().bytes(),
+                             request.put().ttl_ms(), monotonic_ms()));
       return Answer{};
     }
-    case v1::StoreRequest::kGet: return get(store, request.get());
+    case v1::StoreRequest::kGet:
+      return get(store, request.get());
     case v1::StoreRequest::kDelete: {
       TIE_TRY(EntryId id, entry_id(request.delete_().entry_id()));
       store.remove(id);
@@ -92,7 +96,8 @@ Result<Answer> act(Store& store, Connection& connection, v1::StoreRequest& reque
       const v1::CompareAndSwap& swap = request.swap();
       TIE_TRY(EntryId id, entry_id(swap.entry_id()));
       TIE_CHECK_OK(charge(connection, swap.value().size(), store.limits()));
-      TIE_CHECK_OK(store.compare_and_swap(*connection.principal, id, as_bytes(swap.expected_sha256()), as_bytes(swap.value()), swap.ttl_ms(), monotonic_ms()));
+      TIE_CHECK_OK(store.compare_and_swap(*connection.principal, id, as_bytes(swap.expected_sha256()),
+                                          as_bytes(swap.value()), swap.ttl_ms(), monotonic_ms()));
       return Answer{};
     }
     case v1::StoreRequest::kStats: {
@@ -104,7 +109,8 @@ Result<Answer> act(Store& store, Connection& connection, v1::StoreRequest& reque
       out.reply.set_evictions(counters.evictions);
       return out;
     }
-    default: return fail(Code::kUnsupportedFeature, "this store does not know that request");
+    default:
+      return fail(Code::kUnsupportedFeature, "this store does not know that request");
   }
 }
 
@@ -122,7 +128,9 @@ bool serve_one(Store& store, Connection& connection) {
     return os::send_message(socket, refused, Deadline::in_ms(kMessageMs)).has_value();
   }
   int fd = answer->memory.get();
-  return os::send_message(socket, answer->reply, Deadline::in_ms(kMessageMs), fd >= 0 ? std::span<const int>(&fd, 1) : std::span<const int>()).has_value();
+  return os::send_message(socket, answer->reply, Deadline::in_ms(kMessageMs),
+                          fd >= 0 ? std::span<const int>(&fd, 1) : std::span<const int>())
+      .has_value();
 }
 
 }  // namespace
@@ -131,7 +139,8 @@ Result<void> serve_store(Store& store, int listener, int stop_fd, const StoreSer
   std::vector<std::unique_ptr<Connection>> connections;
   int64_t next_tick_ms = monotonic_ms() + kTickMs;
   for (;;) {
-    std::vector<pollfd> polls = {{stop_fd, POLLIN, 0}, {connections.size() < options.max_connections ? listener : -1, POLLIN, 0}};
+    std::vector<pollfd> polls = {{stop_fd, POLLIN, 0},
+                                 {connections.size() < options.max_connections ? listener : -1, POLLIN, 0}};
     for (auto& connection : connections) polls.push_back({connection->socket.get(), POLLIN, 0});
     int n = poll(polls.data(), polls.size(), kTickMs);
     if (n < 0 && errno != EINTR) return fail_errno("waiting for requests", errno);
@@ -149,7 +158,8 @@ Result<void> serve_store(Store& store, int listener, int stop_fd, const StoreSer
     if (n > 0 && polls[1].revents != 0) {
       auto socket = os::accept_unix(listener, Deadline::in_ms(0));
       if (!socket) continue;  // gone again
-      connections.push_back(std::make_unique<Connection>(Connection{.socket = std::move(*socket), .last_used_ms = now}));
+      connections.push_back(
+          std::make_unique<Connection>(Connection{.socket = std::move(*socket), .last_used_ms = now}));
     }
   }
 }

@@ -1,6 +1,7 @@
-// cache_stored's loop: framed messages (proto/store.proto) on cache.sock, one thread, poll. The first message of a connection states its principal (from
-// cloudboardd, which opens it) and is taken once; what follows comes from that request's tie-cloud-app. Hostile input: every message.
-// Limits: connections, message size, idle time; a breach ends that connection and nothing else.
+// cache_stored's loop: framed messages (proto/store.proto) on cache.sock, one thread, poll. The first message of a
+// connection states its principal (from cloudboardd, which opens it) and is taken once; what follows comes from that
+// request's tie-cloud-app. Hostile input: every message. Limits: connections, message size, idle time; a breach ends
+// that connection and nothing else.
 #pragma once
 #include "cache/store/store.h"
 
@@ -8,7 +9,7 @@ namespace tie::cache {
 
 struct StoreServerOptions {
   uint32_t max_connections = 512;
-  int64_t idle_ms = 20 * 60 * 1000;   // a prewarmed or long request may hold its connection
+  int64_t idle_ms = 20 * 60 * 1000;  // a prewarmed or long request may hold its connection
 };
 
 // Serves until `stop_fd` becomes readable. Takes the listening socket's connections; the store outlives the call.

@@ -31,7 +31,8 @@ os::Fd memory(size_t bytes, int fill = 1, os::Seals seals = os::kSealAll) {
   return fd;
 }
 
-Result<void> put(Store& store, const Principal& who, uint32_t number, size_t bytes, int64_t now = 0, uint32_t ttl = 1000) {
+Result<void> put(Store& store, const Principal& who, uint32_t number, size_t bytes, int64_t now = 0,
+                 uint32_t ttl = 1000) {
   return store.put(who, id(number), memory(bytes), bytes, ttl, now);
 }
 
@@ -103,8 +104,10 @@ class StoreServer : public testing::Test {
     thread_.join();
   }
   os::Fd connect() { return *os::connect_unix(path_, Deadline::in_ms(1000)); }
-  static v1::StoreReply ask(os::Fd& socket, const v1::StoreRequest& request, std::vector<os::Fd>* got = nullptr, int fd = -1) {
-    EXPECT_TRUE(os::send_message(socket.get(), request, Deadline::in_ms(1000), fd >= 0 ? std::span<const int>(&fd, 1) : std::span<const int>()));
+  static v1::StoreReply ask(os::Fd& socket, const v1::StoreRequest& request, std::vector<os::Fd>* got = nullptr,
+                            int fd = -1) {
+    EXPECT_TRUE(os::send_message(socket.get(), request, Deadline::in_ms(1000),
+                                 fd >= 0 ? std::span<const int>(&fd, 1) : std::span<const int>()));
     auto reply = os::receive_message<v1::StoreReply>(socket.get(), 2 << 20, Deadline::in_ms(1000), 1);
     EXPECT_TRUE(reply) << (reply ? "" : reply.error().message);
     if (!reply) return {};

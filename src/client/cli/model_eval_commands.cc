@@ -20,7 +20,8 @@ namespace {
 
 struct EvalOptions {
   std::string gguf, kernels, prompt_ids, force_ids, text, prompt;
-  uint32_t threads = std::max(1u, std::thread::hardware_concurrency()), top = 10, context = 512, max_tokens = 64, chunk = 512;
+  uint32_t threads = std::max(1u, std::thread::hardware_concurrency()), top = 10, context = 512, max_tokens = 64,
+           chunk = 512;
 };
 
 Result<std::vector<int32_t>> parse_ids(const std::string& list) {
@@ -33,15 +34,19 @@ Result<std::vector<int32_t>> parse_ids(const std::string& list) {
     if (item.empty()) continue;
     char* rest = nullptr;
     const long value = std::strtol(item.c_str(), &rest, 10);
-    if (*rest != 0 || value < 0 || value > INT32_MAX) return fail(Code::kBadRequest, "\"" + item + "\" is not a token id");
+    if (*rest != 0 || value < 0 || value > INT32_MAX)
+      return fail(Code::kBadRequest, "\"" + item + "\" is not a token id");
     ids.push_back(static_cast<int32_t>(value));
   }
   return ids;
 }
 
-ByteView view(const os::Mapping& file) { return {reinterpret_cast<const uint8_t*>(file.bytes().data()), file.size()}; }
+ByteView view(const os::Mapping& file) {
+  return {reinterpret_cast<const uint8_t*>(file.bytes().data()), file.size()};
+}
 
-Result<bones::SingleSequence> open_model(const os::Mapping& file, const EvalOptions& o, uint32_t logit_rows, uint32_t max_tokens) {
+Result<bones::SingleSequence> open_model(const os::Mapping& file, const EvalOptions& o, uint32_t logit_rows,
+                                         uint32_t max_tokens) {
   bones::SingleSequenceOptions options;
   options.n_threads = o.threads;
   options.kernels = o.kernels;
@@ -53,7 +58,8 @@ Result<bones::SingleSequence> open_model(const os::Mapping& file, const EvalOpti
 
 void print_step(int32_t id, std::span<const float> logits, uint32_t top) {
   std::string best;
-  for (const bones::TokenLogprob& t : bones::top_logprobs(logits, top)) best += fmt::format("{}[{}, {:.5f}]", best.empty() ? "" : ", ", t.id, t.logprob);
+  for (const bones::TokenLogprob& t : bones::top_logprobs(logits, top))
+    best += fmt::format("{}[{}, {:.5f}]", best.empty() ? "" : ", ", t.id, t.logprob);
   fmt::print("{{\"id\": {}, \"logprob\": {:.5f}, \"top\": [{}]}}\n", id, bones::logprob_of(logits, id), best);
 }
 
@@ -67,7 +73,8 @@ Result<void> eval(const EvalOptions& o) {
   TIE_TRY(std::span<float> logits, model.append(prompt));
   if (forced.empty()) print_step(bones::top_logprobs(logits, 1)[0].id, logits, o.top);
   for (size_t i = 0; i < forced.size(); ++i) {
-    if (static_cast<uint32_t>(forced[i]) >= logits.size()) return fail(Code::kBadRequest, fmt::format("token id {} is outside the vocabulary", forced[i]));
+    if (static_cast<uint32_t>(forced[i]) >= logits.size())
+      return fail(Code::kBadRequest, fmt::format("token id {} is outside the vocabulary", forced[i]));
     print_step(forced[i], logits, o.top);
     if (i + 1 == forced.size()) break;
     TIE_TRY(logits, model.append({&forced[i], 1}));
@@ -99,7 +106,8 @@ Result<void> perplexity(const EvalOptions& o) {
     std::fflush(stdout);
   };
   TIE_TRY(const Perplexity result, measure_perplexity(options, progress));
-  fmt::print("{{\"perplexity\": {:.4f}, \"tokens\": {}, \"context\": {}, \"kernels\": \"{}\"}}\n", result.value, result.tokens, o.context, result.kernels);
+  fmt::print("{{\"perplexity\": {:.4f}, \"tokens\": {}, \"context\": {}, \"kernels\": \"{}\"}}\n", result.value,
+             result.tokens, o.context, result.kernels);
   return {};
 }
 
@@ -107,7 +115,8 @@ Result<void> perplexity(const EvalOptions& o) {
 Result<void> generate(const EvalOptions& o) {
   TIE_TRY(const os::Mapping file, os::Mapping::file_read_only(o.gguf));
   TIE_TRY(const OpenText text, open_tokenizer(file));
-  TIE_TRY(const std::vector<int32_t> ids, text.tokenizer->tokenize(o.prompt, {.parse_special = true, .add_special = true}));
+  TIE_TRY(const std::vector<int32_t> ids,
+          text.tokenizer->tokenize(o.prompt, {.parse_special = true, .add_special = true}));
   if (ids.empty()) return fail(Code::kBadRequest, "the prompt is empty");
   TIE_TRY(auto model, open_model(file, o, 1, static_cast<uint32_t>(ids.size() + o.max_tokens + 1)));
   TIE_TRY(std::span<float> logits, model.append(ids));
@@ -160,15 +169,18 @@ void score_token(void* context, uint32_t index, std::span<float> logits) {
 
 }  // namespace
 
-Result<Perplexity> measure_perplexity(const PerplexityOptions& options, const std::function<void(size_t, double)>& progress) {
+Result<Perplexity> measure_perplexity(const PerplexityOptions& options,
+                                      const std::function<void(size_t, double)>& progress) {
   EvalOptions o;
   o.threads = options.threads, o.kernels = options.kernels, o.chunk = std::min(options.context, 512u);
   TIE_TRY(const os::Mapping file, os::Mapping::file_read_only(options.gguf));
   TIE_TRY(const os::Mapping words, os::Mapping::file_read_only(options.text));
   TIE_TRY(const OpenText text, open_tokenizer(file));
-  TIE_TRY(std::vector<int32_t> ids, text.tokenizer->tokenize(as_text(view(words)), {.parse_special = false, .add_special = true}));
+  TIE_TRY(std::vector<int32_t> ids,
+          text.tokenizer->tokenize(as_text(view(words)), {.parse_special = false, .add_special = true}));
   if (options.context < 4 || ids.size() < options.context)
-    return fail(Code::kBadRequest, fmt::format("the text has {} tokens, fewer than one context of {}", ids.size(), options.context));
+    return fail(Code::kBadRequest,
+                fmt::format("the text has {} tokens, fewer than one context of {}", ids.size(), options.context));
   TIE_TRY(auto model, open_model(file, o, 64, options.context));
   Score score;
   for (size_t chunk = 0; chunk < ids.size() / options.context; ++chunk) {
@@ -183,7 +195,8 @@ Result<Perplexity> measure_perplexity(const PerplexityOptions& options, const st
 
 void add_eval_commands(CLI::App& app) {
   auto o = std::make_shared<EvalOptions>();
-  CLI::App* eval_command = app.add_subcommand("eval", "log-probabilities and best candidates along given token ids, as JSON lines");
+  CLI::App* eval_command =
+      app.add_subcommand("eval", "log-probabilities and best candidates along given token ids, as JSON lines");
   add_common(*eval_command, *o);
   eval_command->add_option("--prompt-ids", o->prompt_ids, "token ids of the prompt, comma separated")->required();
   eval_command->add_option("--force-ids", o->force_ids, "token ids that follow; each is scored, then fed");
@@ -191,7 +204,8 @@ void add_eval_commands(CLI::App& app) {
   on_run(*eval_command, o, eval);
 
   o = std::make_shared<EvalOptions>();
-  CLI::App* perplexity_command = app.add_subcommand("perplexity", "perplexity of a text (second half of each chunk), as JSON lines");
+  CLI::App* perplexity_command =
+      app.add_subcommand("perplexity", "perplexity of a text (second half of each chunk), as JSON lines");
   add_common(*perplexity_command, *o);
   perplexity_command->add_option("--text", o->text, "text file")->required();
   perplexity_command->add_option("--context", o->context, "tokens of a chunk")->check(CLI::Range(4, 1 << 20));

@@ -1,4 +1,5 @@
-// `tie eval`, `tie perplexity`, `tie generate`: a model file evaluated on this machine, without a node. For checking numbers against other engines.
+// `tie eval`, `tie perplexity`, `tie generate`: a model file evaluated on this machine, without a node. For checking
+// numbers against other engines.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,7 +13,8 @@ class App;
 
 namespace tie::cli {
 
-// Adds the three subcommands. Each prints to standard output and ends the program with CLI::RuntimeError(1) after a message on standard error when it fails.
+// Adds the three subcommands. Each prints to standard output and ends the program with CLI::RuntimeError(1) after a
+// message on standard error when it fails.
 void add_eval_commands(CLI::App& app);
 
 struct PerplexityOptions {
@@ -23,11 +25,13 @@ struct PerplexityOptions {
 };
 struct Perplexity {
   double value = 0;
-  uint64_t tokens = 0;     // that were scored
+  uint64_t tokens = 0;  // that were scored
   std::string kernels;
 };
-// The method of llama.cpp's tool: chunks of `context` tokens, each begun with BOS where the model wants one; the second half of each chunk is scored.
-// `progress` gets the chunk's number and the value so far. kBadRequest when the text is shorter than one chunk.
-Result<Perplexity> measure_perplexity(const PerplexityOptions& options, const std::function<void(size_t, double)>& progress = {});
+// The method of llama.cpp's tool: chunks of `context` tokens, each begun with BOS where the model wants one; the second
+// half of each chunk is scored. `progress` gets the chunk's number and the value so far. kBadRequest when the text is
+// shorter than one chunk.
+Result<Perplexity> measure_perplexity(const PerplexityOptions& options,
+                                      const std::function<void(size_t, double)>& progress = {});
 
 }  // namespace tie::cli

@@ -1,8 +1,10 @@
-// Whole models against an independent engine (llama.cpp, shared/data/golden). That engine rounds activations to 8 bits as this one does, and such rounding
-// alone moves the log-probabilities of these small models: evaluating SmolLM2's record with exact float activations differs from it by 0.10 in the mean and
-// 0.96 at worst, and this engine differs from both by as much. So the bounds are: mean 0.16 (Gemma 3, whose K formats are rounded in groups of 256 there,
-// 0.20), of the candidates likelier than e^-3 95 % within 0.3, all within 0.8 (2.5 among the ten best, where the tail is). A greedy run must follow the
-// record up to the first step whose two best are closer than 0.4, four times the mean.
+// Whole models against an independent engine (llama.cpp, shared/data/golden). That engine rounds activations to 8 bits
+// as this one does, and such rounding alone moves the log-probabilities of these small models: evaluating SmolLM2's
+// record with exact float activations differs from it by 0.10 in the mean and 0.96 at worst, and this engine differs
+// from both by as much. So the bounds are: mean 0.16 (Gemma 3, whose K formats are rounded in groups of 256 there,
+// 0.20), of the candidates likelier than e^-3 95 % within 0.3, all within 0.8 (2.5 among the ten best, where the tail
+// is). A greedy run must follow the record up to the first step whose two best are closer than 0.4, four times the
+// mean.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -66,13 +68,16 @@ struct Comparison {
   }
 };
 
-// Feeds prompt and recorded tokens at once (a row's logits do not depend on its batch) and compares the ten best of every step.
+// Feeds prompt and recorded tokens at once (a row's logits do not depend on its batch) and compares the ten best of
+// every step.
 void compare_case(SingleSequence& model, const nlohmann::json& golden, Tally& tally) {
   model.restart();
   auto tokens = golden.at("prompt_ids").get<std::vector<int32_t>>();
   Comparison comparison{golden, tokens.size() - 1, tally};
   for (const auto& step : golden.at("steps")) tokens.push_back(step.at("id"));
-  auto visit = [](void* context, uint32_t index, std::span<float> logits) { static_cast<Comparison*>(context)->step(index, logits); };
+  auto visit = [](void* context, uint32_t index, std::span<float> logits) {
+    static_cast<Comparison*>(context)->step(index, logits);
+  };
   auto done = model.append_each(tokens, static_cast<uint32_t>(comparison.first), visit, &comparison);
   ASSERT_TRUE(done) << done.error().message;
 }
@@ -85,9 +90,12 @@ void compare_all(const std::string& model_path, const std::string& golden, doubl
   ASSERT_TRUE(model) << model.error().message;
   Tally tally;
   for (const auto& golden_case : cases(golden)) compare_case(*model, golden_case, tally);
-  const double likely95 = Tally::quantile(tally.likely, 0.95), likely_worst = Tally::quantile(tally.likely, 1), worst = Tally::quantile(tally.all, 1);
-  std::printf("kernels %s: %zu log-probabilities, mean difference %.4f, worst %.4f; likelier than e^-3: 95 %% within %.4f, worst %.4f\n",
-              std::string(model->kernels()).c_str(), tally.all.size(), tally.mean(), worst, likely95, likely_worst);
+  const double likely95 = Tally::quantile(tally.likely, 0.95), likely_worst = Tally::quantile(tally.likely, 1),
+               worst = Tally::quantile(tally.all, 1);
+  std::printf(
+      "kernels %s: %zu log-probabilities, mean difference %.4f, worst %.4f; likelier than e^-3: 95 %% within %.4f, "
+      "worst %.4f\n",
+      std::string(model->kernels()).c_str(), tally.all.size(), tally.mean(), worst, likely95, likely_worst);
   EXPECT_LT(tally.mean(), mean_bound);
   EXPECT_LT(likely95, 0.3);
   EXPECT_LT(likely_worst, 0.8);
@@ -103,10 +111,18 @@ void compare_perplexity(const std::string& model_path, double expected) {
   EXPECT_NEAR(result->value, expected, expected * 0.005);
 }
 
-TEST(Golden, SmolLm2AgreesWithAnIndependentEngine) { compare_all(testing::smollm2_path(), testing::shared_data("golden/smollm2_135m_q4_1.jsonl"), 0.16); }
-TEST(Golden, Gemma3AgreesWithAnIndependentEngine) { compare_all(testing::gemma3_path(), testing::shared_data("golden/gemma3_270m_q4_k_m.jsonl"), 0.20); }
-TEST(Golden, SmolLm2HasLlamaCppsPerplexity) { compare_perplexity(testing::smollm2_path(), 14.8910); }
-TEST(Golden, Gemma3HasLlamaCppsPerplexity) { compare_perplexity(testing::gemma3_path(), 12.8126); }
+TEST(Golden, SmolLm2AgreesWithAnIndependentEngine) {
+  compare_all(testing::smollm2_path(), testing::shared_data("golden/smollm2_135m_q4_1.jsonl"), 0.16);
+}
+TEST(Golden, Gemma3AgreesWithAnIndependentEngine) {
+  compare_all(testing::gemma3_path(), testing::shared_data("golden/gemma3_270m_q4_k_m.jsonl"), 0.20);
+}
+TEST(Golden, SmolLm2HasLlamaCppsPerplexity) {
+  compare_perplexity(testing::smollm2_path(), 14.8910);
+}
+TEST(Golden, Gemma3HasLlamaCppsPerplexity) {
+  compare_perplexity(testing::gemma3_path(), 12.8126);
+}
 
 }  // namespace
 }  // namespace tie::bones

@@ -1,7 +1,8 @@
 // How keys and values lie in the paged cache, and the view of the memory that the engine owns.
-// A block holds `block_tokens` tokens of *all* layers in one contiguous record, so export, import, copy-on-write and zeroing of a block are each one
-// flat copy of block_bytes(). Inside: [layer][kv head] { K: [token / 16][head_dim][16 tokens], V: [token][head_dim] }, keys already rotated.
-// Plain data, no threads; the engine allocates 64-byte-aligned memory (huge pages if it can) and hands out block numbers.
+// A block holds `block_tokens` tokens of *all* layers in one contiguous record, so export, import, copy-on-write and
+// zeroing of a block are each one flat copy of block_bytes(). Inside: [layer][kv head] { K: [token / 16][head_dim][16
+// tokens], V: [token][head_dim] }, keys already rotated. Plain data, no threads; the engine allocates 64-byte-aligned
+// memory (huge pages if it can) and hands out block numbers.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -33,11 +34,13 @@ struct KvLayout {
   size_t token_bytes() const { return block_bytes() / block_tokens; }
   uint32_t blocks_for(uint32_t tokens) const { return (tokens + block_tokens - 1) / block_tokens; }
 
-  // Everything two processes must agree on before a block moves between them, as text for a hash ("layout_id"): packing version, type, sizes.
+  // Everything two processes must agree on before a block moves between them, as text for a hash ("layout_id"): packing
+  // version, type, sizes.
   std::string layout_id_input() const;
 };
 
-// The pool the engine owns. Block b is base + b * block_bytes(). Blocks must be zero or finite when first used (fresh and freed blocks are zeroed).
+// The pool the engine owns. Block b is base + b * block_bytes(). Blocks must be zero or finite when first used (fresh
+// and freed blocks are zeroed).
 struct KvPool {
   std::byte* base = nullptr;
   uint32_t n_blocks = 0;

@@ -1,7 +1,8 @@
-// Bones, the model library: attaches packed weights and runs one forward pass per scheduled batch. Knows nothing of requests, text or sampling.
-// Callers: the engine (one thread at a time per Model), `tie eval` and the tests. The image, the pool and the KV memory must outlive the Model.
-// Numbers: for a given kernel set the logits of a row are bit-identical whether it runs alone, in any batch, or with its prompt cut into any chunks.
-// Memory: everything is allocated by attach(); forward() allocates nothing.
+// Bones, the model library: attaches packed weights and runs one forward pass per scheduled batch. Knows nothing of
+// requests, text or sampling. Callers: the engine (one thread at a time per Model), `tie eval` and the tests. The
+// image, the pool and the KV memory must outlive the Model. Numbers: for a given kernel set the logits of a row are
+// bit-identical whether it runs alone, in any batch, or with its prompt cut into any chunks. Memory: everything is
+// allocated by attach(); forward() allocates nothing.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,12 +19,14 @@
 
 namespace tie::bones {
 
-// Consecutive rows of a batch that are consecutive positions of one sequence: a prefill chunk, or one row of decode, or a draft to verify.
+// Consecutive rows of a batch that are consecutive positions of one sequence: a prefill chunk, or one row of decode, or
+// a draft to verify.
 struct SequenceSpan {
   uint32_t first_row = 0;
   uint32_t n_rows = 0;
-  uint32_t first_position = 0;                // tokens of this sequence already in the cache
-  std::span<const uint32_t> block_table;      // KV blocks of positions [0, first_position + n_rows); entry i covers block_tokens positions
+  uint32_t first_position = 0;  // tokens of this sequence already in the cache
+  std::span<const uint32_t>
+      block_table;  // KV blocks of positions [0, first_position + n_rows); entry i covers block_tokens positions
 };
 
 // Replaces the embedding of one row (image patches). values: n_embd floats, used as they are.
@@ -33,25 +36,27 @@ struct EmbeddingRow {
 };
 
 struct Batch {
-  std::span<const int32_t> tokens;            // T ids; T <= max_batch_rows
-  std::span<const SequenceSpan> sequences;    // cover rows [0, T) in order, without gaps; two spans must not write the same KV block
-  std::span<const uint32_t> logit_rows;       // rows whose logits are wanted, ascending; may be empty
-  std::span<const EmbeddingRow> embeddings;   // ascending by row; usually empty
+  std::span<const int32_t> tokens;  // T ids; T <= max_batch_rows
+  std::span<const SequenceSpan>
+      sequences;  // cover rows [0, T) in order, without gaps; two spans must not write the same KV block
+  std::span<const uint32_t> logit_rows;      // rows whose logits are wanted, ascending; may be empty
+  std::span<const EmbeddingRow> embeddings;  // ascending by row; usually empty
 };
 
-// Row i belongs to batch.logit_rows[i]. Valid until the next forward() of the same Model; the caller may change the values in place.
+// Row i belongs to batch.logit_rows[i]. Valid until the next forward() of the same Model; the caller may change the
+// values in place.
 struct Logits {
   float* data = nullptr;
-  size_t stride = 0;     // floats between rows
+  size_t stride = 0;  // floats between rows
   uint32_t rows = 0;
   uint32_t n_vocab = 0;
   std::span<float> row(uint32_t i) const { return {data + i * stride, n_vocab}; }
 };
 
 struct ModelOptions {
-  ThreadPool* pool = nullptr;           // required; not owned
-  std::string_view kernels = {};        // "reference", "avx2", "avx512", "avx512fp16"; empty = the best this CPU has
-  uint32_t max_batch_rows = 512;        // tokens in one forward pass
+  ThreadPool* pool = nullptr;     // required; not owned
+  std::string_view kernels = {};  // "reference", "avx2", "avx512", "avx512fp16"; empty = the best this CPU has
+  uint32_t max_batch_rows = 512;  // tokens in one forward pass
   uint32_t max_logit_rows = 64;
   uint32_t max_sequences = 256;
 };
@@ -60,8 +65,9 @@ class Model {
  public:
   struct State;  // defined in model/forward.h
 
-  // Checks the image and allocates the workspace; the weights are used where they lie. Cost: well under a millisecond plus the workspace.
-  // Errors: kCorrupt (image), kUnsupportedFeature (version, or a kernel set that is unknown or that this CPU lacks), kBadRequest (options).
+  // Checks the image and allocates the workspace; the weights are used where they lie. Cost: well under a millisecond
+  // plus the workspace. Errors: kCorrupt (image), kUnsupportedFeature (version, or a kernel set that is unknown or that
+  // this CPU lacks), kBadRequest (options).
   static Result<Model> attach(std::span<const std::byte> image, const ModelOptions& options);
 
   Model(Model&&) noexcept;
@@ -71,8 +77,9 @@ class Model {
   const ModelConfig& config() const;
   std::string_view kernels() const;  // name of the kernel set in use
 
-  // Runs all rows of the batch through the model: writes their keys and values into `kv`, returns logits of the rows asked for.
-  // Every index is checked before anything is written: kBadRequest (shape of the batch, token id, block number, table too short), kContextExceeded.
+  // Runs all rows of the batch through the model: writes their keys and values into `kv`, returns logits of the rows
+  // asked for. Every index is checked before anything is written: kBadRequest (shape of the batch, token id, block
+  // number, table too short), kContextExceeded.
   Result<Logits> forward(const Batch& batch, const KvPool& kv);
 
  private:

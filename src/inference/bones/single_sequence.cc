@@ -19,7 +19,8 @@ struct SingleSequence::State {
 
   Result<Logits> forward(std::span<const int32_t> tokens, std::span<const uint32_t> logit_rows) {
     const SequenceSpan span{0, static_cast<uint32_t>(tokens.size()), n_tokens, block_table};
-    if (tokens.size() > options.max_tokens - n_tokens) return fail(Code::kContextExceeded, "the text is longer than " + std::to_string(options.max_tokens) + " tokens");
+    if (tokens.size() > options.max_tokens - n_tokens)
+      return fail(Code::kContextExceeded, "the text is longer than " + std::to_string(options.max_tokens) + " tokens");
     TIE_TRY(Logits logits, model->forward({tokens, {&span, 1}, logit_rows, {}}, kv));
     n_tokens += static_cast<uint32_t>(tokens.size());
     return logits;
@@ -30,10 +31,18 @@ SingleSequence::SingleSequence(std::unique_ptr<State> state) : state_(std::move(
 SingleSequence::SingleSequence(SingleSequence&&) noexcept = default;
 SingleSequence& SingleSequence::operator=(SingleSequence&&) noexcept = default;
 SingleSequence::~SingleSequence() = default;
-const ModelConfig& SingleSequence::config() const { return state_->model->config(); }
-std::string_view SingleSequence::kernels() const { return state_->model->kernels(); }
-void SingleSequence::restart() { state_->n_tokens = 0; }
-uint32_t SingleSequence::n_tokens() const { return state_->n_tokens; }
+const ModelConfig& SingleSequence::config() const {
+  return state_->model->config();
+}
+std::string_view SingleSequence::kernels() const {
+  return state_->model->kernels();
+}
+void SingleSequence::restart() {
+  state_->n_tokens = 0;
+}
+uint32_t SingleSequence::n_tokens() const {
+  return state_->n_tokens;
+}
 
 Result<SingleSequence> SingleSequence::from_gguf(ByteView gguf, const SingleSequenceOptions& options) {
   auto s = std::make_unique<State>();
@@ -54,7 +63,8 @@ Result<SingleSequence> SingleSequence::from_gguf(ByteView gguf, const SingleSequ
   s->kv_memory.resize(s->kv.n_blocks * s->kv.layout.block_bytes() + 64);
   s->kv.base = s->kv_memory.data() + (64 - reinterpret_cast<uintptr_t>(s->kv_memory.data()) % 64) % 64;
   s->block_table.resize(s->kv.n_blocks);
-  std::iota(s->block_table.rbegin(), s->block_table.rend(), 0u);  // backwards, so that nothing works by blocks being neighbours
+  std::iota(s->block_table.rbegin(), s->block_table.rend(),
+            0u);  // backwards, so that nothing works by blocks being neighbours
   return SingleSequence(std::move(s));
 }
 
@@ -71,7 +81,8 @@ Result<std::span<float>> SingleSequence::append(std::span<const int32_t> tokens)
   }
 }
 
-Result<void> SingleSequence::append_each(std::span<const int32_t> tokens, uint32_t first_visited, void (*visit)(void*, uint32_t, std::span<float>), void* context) {
+Result<void> SingleSequence::append_each(std::span<const int32_t> tokens, uint32_t first_visited,
+                                         void (*visit)(void*, uint32_t, std::span<float>), void* context) {
   State& s = *state_;
   for (uint32_t at = 0; at < tokens.size();) {
     uint32_t n = std::min<uint32_t>(s.options.chunk_rows, static_cast<uint32_t>(tokens.size()) - at);
@@ -94,7 +105,9 @@ double log_sum_exp(std::span<const float> logits) {
   return top + std::log(sum);
 }
 
-double logprob_of(std::span<const float> logits, int32_t id) { return logits[static_cast<size_t>(id)] - log_sum_exp(logits); }
+double logprob_of(std::span<const float> logits, int32_t id) {
+  return logits[static_cast<size_t>(id)] - log_sum_exp(logits);
+}
 
 std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, uint32_t count) {
   std::vector<int32_t> ids(logits.size());

@@ -1,5 +1,5 @@
-// One model and one sequence, for tools and tests: loads a GGUF file, keeps a private KV cache, evaluates tokens in chunks. Not for the engine.
-// Owns everything; one thread at a time.
+// One model and one sequence, for tools and tests: loads a GGUF file, keeps a private KV cache, evaluates tokens in
+// chunks. Not for the engine. Owns everything; one thread at a time.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -16,10 +16,10 @@ namespace tie::bones {
 
 struct SingleSequenceOptions {
   uint32_t n_threads = 2;
-  std::string kernels;           // empty = the best
-  uint32_t max_tokens = 4096;    // of the sequence; at most the model's context
-  uint32_t chunk_rows = 512;     // rows of one forward pass
-  uint32_t logit_rows = 64;     // rows of logits kept at a time
+  std::string kernels;         // empty = the best
+  uint32_t max_tokens = 4096;  // of the sequence; at most the model's context
+  uint32_t chunk_rows = 512;   // rows of one forward pass
+  uint32_t logit_rows = 64;    // rows of logits kept at a time
   KvType kv_type = KvType::kF16;
 };
 
@@ -35,10 +35,12 @@ class SingleSequence {
   void restart();  // forgets the sequence
   uint32_t n_tokens() const;
 
-  // Appends tokens; returns the logits after the last one (valid until the next call). kContextExceeded beyond max_tokens.
+  // Appends tokens; returns the logits after the last one (valid until the next call). kContextExceeded beyond
+  // max_tokens.
   Result<std::span<float>> append(std::span<const int32_t> tokens);
   // Appends tokens and calls visit(context, index, logits) for every index >= first_visited.
-  Result<void> append_each(std::span<const int32_t> tokens, uint32_t first_visited, void (*visit)(void*, uint32_t, std::span<float>), void* context);
+  Result<void> append_each(std::span<const int32_t> tokens, uint32_t first_visited,
+                           void (*visit)(void*, uint32_t, std::span<float>), void* context);
 
  private:
   struct State;

@@ -1,7 +1,9 @@
-// The packed weights: one relocatable, read-only run of bytes in the layout the kernels want, built once by tie-model-owner and attached
-// by every runtime without copying. Two steps: plan() checks the whole file and tells the size, write() fills the caller's memory (a memfd mapping).
-// Thread-safe once built. Hostile files give an error that names the tensor or key and the reason; nothing is allocated by an unchecked count.
-// Layout: ImageHeader, TensorEntry[n_tensors], then tensors, each 64-byte aligned. Offsets from the start of the image. Little-endian, this machine only.
+// The packed weights: one relocatable, read-only run of bytes in the layout the kernels want, built once by
+// tie-model-owner and attached by every runtime without copying. Two steps: plan() checks the whole file and tells the
+// size, write() fills the caller's memory (a memfd mapping). Thread-safe once built. Hostile files give an error that
+// names the tensor or key and the reason; nothing is allocated by an unchecked count. Layout: ImageHeader,
+// TensorEntry[n_tensors], then tensors, each 64-byte aligned. Offsets from the start of the image. Little-endian, this
+// machine only.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -33,25 +35,42 @@ enum class Packing : uint32_t {
 };
 
 enum class Role : uint32_t {
-  kEmbedding = 0, kOutputNorm, kOutput, kRopeFactors,
-  kAttentionNorm = 16, kQ, kK, kV, kQBias, kKBias, kVBias, kQNorm, kKNorm, kAttentionOutput, kPostAttentionNorm,
-  kFfnNorm, kGate, kUp, kDown, kPostFfnNorm,
+  kEmbedding = 0,
+  kOutputNorm,
+  kOutput,
+  kRopeFactors,
+  kAttentionNorm = 16,
+  kQ,
+  kK,
+  kV,
+  kQBias,
+  kKBias,
+  kVBias,
+  kQNorm,
+  kKNorm,
+  kAttentionOutput,
+  kPostAttentionNorm,
+  kFfnNorm,
+  kGate,
+  kUp,
+  kDown,
+  kPostFfnNorm,
 };
 const char* role_name(Role role);
 
 struct TensorEntry {
   Role role;
-  uint32_t layer;     // 0 for tensors of the whole model
+  uint32_t layer;  // 0 for tensors of the whole model
   Packing packing;
-  uint32_t n;         // outputs (rows of the file's matrix); length of a vector
-  uint32_t k;         // inputs; 1 for a vector
+  uint32_t n;  // outputs (rows of the file's matrix); length of a vector
+  uint32_t k;  // inputs; 1 for a vector
   uint32_t reserved;
-  uint64_t offset;    // from the start of the image
+  uint64_t offset;  // from the start of the image
   uint64_t bytes;
 };
 
 struct ImageHeader {
-  char magic[8];      // "TIEBONES"
+  char magic[8];  // "TIEBONES"
   uint32_t version;
   uint32_t packing_version;
   uint64_t image_bytes;
@@ -62,8 +81,9 @@ struct ImageHeader {
 
 class PackPlan {
  public:
-  // Reads the metadata and tensor table of a GGUF file and decides every tensor's packing. `gguf` must outlive the plan.
-  // Errors: kUnsupportedFeature (architecture, element type), kCorrupt (missing, duplicate or misshapen tensor, value out of range), kTooLarge.
+  // Reads the metadata and tensor table of a GGUF file and decides every tensor's packing. `gguf` must outlive the
+  // plan. Errors: kUnsupportedFeature (architecture, element type), kCorrupt (missing, duplicate or misshapen tensor,
+  // value out of range), kTooLarge.
   static Result<PackPlan> from_gguf(ByteView gguf);
 
   PackPlan(PackPlan&&) noexcept;
@@ -73,7 +93,8 @@ class PackPlan {
   size_t image_bytes() const;
   const ModelConfig& config() const;
 
-  // Fills `out`, which must be exactly image_bytes() long and 64-byte aligned (kBadRequest). Cost: reads every weight once; about 1 s per GB and thread.
+  // Fills `out`, which must be exactly image_bytes() long and 64-byte aligned (kBadRequest). Cost: reads every weight
+  // once; about 1 s per GB and thread.
   Result<void> write(std::span<std::byte> out, ThreadPool* pool = nullptr) const;
 
  private:
@@ -89,15 +110,19 @@ class OwnedImage {
   std::span<const std::byte> bytes() const { return {data_.get(), size_}; }
 
  private:
-  struct Free { void operator()(std::byte* p) const; };
+  struct Free {
+    void operator()(std::byte* p) const;
+  };
   std::unique_ptr<std::byte[], Free> data_;
   size_t size_ = 0;
 };
 
-// A checked view of an image. Every offset, size, packing and shape has been verified against the config, so later reads cannot leave the image.
+// A checked view of an image. Every offset, size, packing and shape has been verified against the config, so later
+// reads cannot leave the image.
 class WeightsImage {
  public:
-  // Errors: kCorrupt naming what is wrong; kUnsupportedFeature for another version. Cost: microseconds; the weights themselves are not touched.
+  // Errors: kCorrupt naming what is wrong; kUnsupportedFeature for another version. Cost: microseconds; the weights
+  // themselves are not touched.
   static Result<WeightsImage> attach(std::span<const std::byte> image);
 
   const ModelConfig& config() const { return config_; }

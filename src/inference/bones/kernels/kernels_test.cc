@@ -1,4 +1,5 @@
-// Every kernel set of this machine against the reference, bit for bit, over ugly shapes: one row, odd rows, just over a tile, one block of k, odd blocks.
+// Every kernel set of this machine against the reference, bit for bit, over ugly shapes: one row, odd rows, just over a
+// tile, one block of k, odd blocks.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -47,8 +48,10 @@ void random_strip(Packing packing, Random& random, std::byte* strip, uint32_t k)
     for (size_t i = 0; i < size_t{k} * kStrip; ++i) {
       const float f = random.normal();
       const auto half = static_cast<uint16_t>(packing == Packing::kTileF16 ? float_to_half(f) : float_to_bf16(f));
-      if (packing == Packing::kTileF32) std::memcpy(strip + 4 * i, &f, 4);
-      else std::memcpy(strip + 2 * i, &half, 2);
+      if (packing == Packing::kTileF32)
+        std::memcpy(strip + 4 * i, &f, 4);
+      else
+        std::memcpy(strip + 2 * i, &half, 2);
     }
     return;
   }
@@ -81,10 +84,12 @@ struct Acts {
   }
 };
 
-void quantize_all(const KernelSet& set, const float* x, const float* row_scale, const float* weight, Activations& acts) {
+void quantize_all(const KernelSet& set, const float* x, const float* row_scale, const float* weight,
+                  Activations& acts) {
   for (uint32_t tile = 0; tile < acts.tiles(); ++tile) {
     QuantizeJob job;
-    job.x = x, job.x_stride = acts.k, job.row_scale = row_scale, job.weight = weight, job.tile = tile, job.n_blocks = acts.blocks(), job.out = &acts;
+    job.x = x, job.x_stride = acts.k, job.row_scale = row_scale, job.weight = weight, job.tile = tile,
+    job.n_blocks = acts.blocks(), job.out = &acts;
     set.quantize(job);
   }
 }
@@ -126,7 +131,8 @@ TEST_P(Products, AreTheReferencesToTheBit) {
       for (uint32_t k : kDepths) {
         const uint32_t strips = 1 + random.below(5), n = strips * kStrip;
         Buffer<std::byte> w(strips * strip_bytes(GetParam(), k)), scratch(matmul_scratch_bytes(k));
-        for (uint32_t s = 0; s < strips; ++s) random_strip(GetParam(), random, w.data() + s * strip_bytes(GetParam(), k), k);
+        for (uint32_t s = 0; s < strips; ++s)
+          random_strip(GetParam(), random, w.data() + s * strip_bytes(GetParam(), k), k);
         Buffer<float> x(rows * k);
         random.fill(x.data(), rows * k);
         Acts acts(rows, k);
@@ -135,20 +141,24 @@ TEST_P(Products, AreTheReferencesToTheBit) {
         Buffer<float> expected(rows * n), got(rows * n);
         random.fill(expected.data(), rows * n);
         std::memcpy(got.data(), expected.data(), rows * n * 4);
-        MatmulJob job{{GetParam(), n, k, w.data()}, &acts.acts, first, count, expected.data(), n, random.below(2) == 1, scratch.data()};
+        MatmulJob job{{GetParam(), n, k, w.data()}, &acts.acts,    first, count, expected.data(), n,
+                      random.below(2) == 1,         scratch.data()};
         kReferenceKernels.matmul(job);
         job.out = got.data();
         set->matmul(job);
-        EXPECT_EQ(0, std::memcmp(expected.data(), got.data(), rows * n * 4)) << set->name << " rows " << rows << " k " << k << " strips " << count;
+        EXPECT_EQ(0, std::memcmp(expected.data(), got.data(), rows * n * 4))
+            << set->name << " rows " << rows << " k " << k << " strips " << count;
       }
     }
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Products,
-                         ::testing::Values(Packing::kTileQ4, Packing::kTileQ5, Packing::kTileQ6, Packing::kTileQ8, Packing::kTileF16, Packing::kTileBf16, Packing::kTileF32));
+                         ::testing::Values(Packing::kTileQ4, Packing::kTileQ5, Packing::kTileQ6, Packing::kTileQ8,
+                                           Packing::kTileF16, Packing::kTileBf16, Packing::kTileF32));
 
-// The reference's own product against plain double arithmetic on dequantised weights: only activation rounding (1/254 of a block's largest) may differ.
+// The reference's own product against plain double arithmetic on dequantised weights: only activation rounding (1/254
+// of a block's largest) may differ.
 TEST_P(Products, ReferenceIsCloseToExactArithmetic) {
   Random random(3);
   const uint32_t k = 576, n = 16;
@@ -208,7 +218,8 @@ TEST(Kernels, ReferenceFunctionsAreAccurate) {
     kReferenceKernels.soft_cap(&capped, 5.0f, 1);
     const double d = x;
     EXPECT_NEAR(silu, d / (1 + std::exp(-d)), 1e-6 * (1 + std::fabs(d)));
-    EXPECT_NEAR(gelu, 0.5 * d * (1 + std::tanh(std::sqrt(2 / M_PI) * (d + 0.044715 * d * d * d))), 1e-6 * (1 + std::fabs(d)));
+    EXPECT_NEAR(gelu, 0.5 * d * (1 + std::tanh(std::sqrt(2 / M_PI) * (d + 0.044715 * d * d * d))),
+                1e-6 * (1 + std::fabs(d)));
     EXPECT_NEAR(capped, 5 * std::tanh(d / 5), 2e-6);
   }
 }
@@ -221,7 +232,11 @@ struct Cache {
   Buffer<std::byte> memory;
   std::vector<uint32_t> table;
   Cache(Random& random, const KernelSet& set, uint32_t dim, uint32_t tokens_per_block, uint32_t n, bool brain)
-      : head_dim(dim), block_tokens(tokens_per_block), n_tokens(n), bf16(brain), stride(size_t{4} * dim * tokens_per_block),
+      : head_dim(dim),
+        block_tokens(tokens_per_block),
+        n_tokens(n),
+        bf16(brain),
+        stride(size_t{4} * dim * tokens_per_block),
         memory((n / tokens_per_block + 1) * stride) {
     const uint32_t blocks = n / tokens_per_block + 1;
     for (uint32_t i = 0; i < blocks; ++i) table.push_back(blocks - 1 - i);
@@ -229,7 +244,8 @@ struct Cache {
     for (uint32_t t = 0; t < n; ++t) {
       random.fill(k.data(), dim), random.fill(v.data(), dim);
       if (t == 3) k[0] = 1e6f, v[1] = -1e6f, k[2] = 1e-7f;
-      set.store_kv({k.data(), v.data(), memory.data() + table[t / tokens_per_block] * stride, t % tokens_per_block, tokens_per_block, dim, brain});
+      set.store_kv({k.data(), v.data(), memory.data() + table[t / tokens_per_block] * stride, t % tokens_per_block,
+                    tokens_per_block, dim, brain});
     }
   }
 };
@@ -244,22 +260,27 @@ TEST(Kernels, AttentionIsTheReferencesToTheBit) {
       const uint64_t seed = trial + 100;
       Random for_ref(seed), for_set(seed);
       Cache expected_cache(for_ref, twin, dim, tokens, n, bf16), cache(for_set, *set, dim, tokens, n, bf16);
-      ASSERT_EQ(0, std::memcmp(expected_cache.memory.data(), cache.memory.data(), cache.memory.size())) << set->name << ": stored keys and values";
+      ASSERT_EQ(0, std::memcmp(expected_cache.memory.data(), cache.memory.data(), cache.memory.size()))
+          << set->name << ": stored keys and values";
       AttentionJob job;
       Buffer<std::byte> queries(attention_scratch_bytes(dim));
       job.prepared = queries.data();
       job.kv = cache.memory.data(), job.block_stride = cache.stride, job.block_table = cache.table.data();
-      job.block_tokens = tokens, job.head_dim = dim, job.bf16 = bf16, job.soft_cap = random.below(3) == 0 ? 10.0f : 0.0f;
+      job.block_tokens = tokens, job.head_dim = dim, job.bf16 = bf16,
+      job.soft_cap = random.below(3) == 0 ? 10.0f : 0.0f;
       job.n_rows = 1 + random.below(kAttentionRows);
-      Buffer<float> q(kAttentionRows * dim), a(kAttentionRows * dim), b(kAttentionRows * dim), c(kAttentionRows * dim), d(kAttentionRows * dim);
+      Buffer<float> q(kAttentionRows * dim), a(kAttentionRows * dim), b(kAttentionRows * dim), c(kAttentionRows * dim),
+          d(kAttentionRows * dim);
       random.fill(q.data(), kAttentionRows * dim, 0.3f);
       for (uint32_t r = 0; r < job.n_rows; ++r) {
         job.q[r] = q.data() + r * dim;
         job.key_end[r] = 1 + random.below(n);
         job.key_begin[r] = random.below(2) ? 0 : random.below(job.key_end[r]);
       }
-      AttentionPartial ref_total{{}, {}, a.data()}, ref_block{{}, {}, b.data()}, total{{}, {}, c.data()}, block{{}, {}, d.data()};
-      for (uint32_t r = 0; r < kAttentionRows; ++r) ref_total.max[r] = total.max[r] = -std::numeric_limits<float>::infinity();
+      AttentionPartial ref_total{{}, {}, a.data()}, ref_block{{}, {}, b.data()}, total{{}, {}, c.data()},
+          block{{}, {}, d.data()};
+      for (uint32_t r = 0; r < kAttentionRows; ++r)
+        ref_total.max[r] = total.max[r] = -std::numeric_limits<float>::infinity();
       if (set->prepare_queries) set->prepare_queries(job);
       for (uint32_t key_block = 0; key_block * kKeyBlock < n; ++key_block) {
         twin.attend_block(job, key_block, ref_block);
@@ -267,13 +288,13 @@ TEST(Kernels, AttentionIsTheReferencesToTheBit) {
         twin.merge_partial(ref_total, ref_block, job.n_rows, dim);
         set->merge_partial(total, block, job.n_rows, dim);
       }
-      EXPECT_EQ(0, std::memcmp(a.data(), c.data(), size_t{job.n_rows} * dim * 4)) << set->name << " dim " << dim << " rows " << job.n_rows;
+      EXPECT_EQ(0, std::memcmp(a.data(), c.data(), size_t{job.n_rows} * dim * 4))
+          << set->name << " dim " << dim << " rows " << job.n_rows;
       EXPECT_EQ(0, std::memcmp(ref_total.sum, total.sum, job.n_rows * 4)) << set->name;
       EXPECT_EQ(0, std::memcmp(ref_total.max, total.max, job.n_rows * 4)) << set->name;
     }
   }
 }
-
 
 // Half precision against f32 on the same keys: sums of 32 products and of 64 weighted values lose about 2^-11 each.
 TEST(Kernels, HalfPrecisionAttentionIsClose) {
@@ -281,7 +302,8 @@ TEST(Kernels, HalfPrecisionAttentionIsClose) {
   const uint32_t dim = 64, n = 300;
   Cache cache(random, kReferenceKernels, dim, 32, n, false);
   AttentionJob job;
-  job.kv = cache.memory.data(), job.block_stride = cache.stride, job.block_table = cache.table.data(), job.block_tokens = 32, job.head_dim = dim, job.n_rows = 1;
+  job.kv = cache.memory.data(), job.block_stride = cache.stride, job.block_table = cache.table.data(),
+  job.block_tokens = 32, job.head_dim = dim, job.n_rows = 1;
   Buffer<float> q(dim), a(dim), b(dim), c(dim), d(dim);
   random.fill(q.data(), dim, 0.3f);
   job.q[0] = q.data(), job.key_begin[0] = 4, job.key_end[0] = n;

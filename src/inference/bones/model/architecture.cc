@@ -13,13 +13,14 @@ using model_files::GgufTensor;
 // The declarative description of a family.
 struct Family {
   const char* name;
-  bool interleaved_rope;     // the file keeps rotary pairs side by side
+  bool interleaved_rope;  // the file keeps rotary pairs side by side
   Activation activation;
   bool qk_norm, post_norms;
-  bool scaled_embeddings;    // times sqrt(n_embd)
-  bool fused;                // attn_qkv and one ffn_up that holds gate and up
-  uint32_t sliding_pattern;  // with `sliding_window`: every pattern-th layer is global; 0 = the family has no window here
-  float local_rope_base;     // 0 = as the global one
+  bool scaled_embeddings;  // times sqrt(n_embd)
+  bool fused;              // attn_qkv and one ffn_up that holds gate and up
+  uint32_t
+      sliding_pattern;    // with `sliding_window`: every pattern-th layer is global; 0 = the family has no window here
+  float local_rope_base;  // 0 = as the global one
   uint32_t wide_scale_layers;  // a model of this many layers scales q by n_embd / n_heads instead of head_dim
 };
 
@@ -48,7 +49,9 @@ class Keys {
 
   Result<uint32_t> integer(const char* key, uint32_t max) const {
     TIE_TRY(const uint64_t value, file_.get_u64(prefix_ + key));
-    if (value > max) return fail(Code::kCorrupt, prefix_ + key + " is " + std::to_string(value) + ", more than " + std::to_string(max));
+    if (value > max)
+      return fail(Code::kCorrupt,
+                  prefix_ + key + " is " + std::to_string(value) + ", more than " + std::to_string(max));
     return static_cast<uint32_t>(value);
   }
   Result<uint32_t> integer_or(const char* key, uint32_t max, uint32_t otherwise) const {
@@ -81,7 +84,8 @@ Result<void> read_sizes(const Keys& keys, ModelConfig& c) {
   if (c.n_heads == 0) return fail(Code::kCorrupt, "attention.head_count is 0");
   TIE_TRY(c.head_dim, keys.integer_or("attention.key_length", kMaxHeadDim, c.n_embd / c.n_heads));
   TIE_TRY(const uint32_t value_dim, keys.integer_or("attention.value_length", kMaxHeadDim, c.head_dim));
-  if (value_dim != c.head_dim) return fail(Code::kUnsupportedFeature, "attention.value_length differs from attention.key_length");
+  if (value_dim != c.head_dim)
+    return fail(Code::kUnsupportedFeature, "attention.value_length differs from attention.key_length");
   TIE_TRY(c.rope_dim, keys.integer_or("rope.dimension_count", kMaxHeadDim, c.head_dim));
   TIE_TRY(c.norm_epsilon, keys.number_or("attention.layer_norm_rms_epsilon", 1e-5f));
   TIE_TRY(c.attention_soft_cap, keys.number_or("attn_logit_softcapping", 0.0f));
@@ -94,12 +98,17 @@ Result<void> read_rope(const Keys& keys, const Family& family, ModelConfig& c) {
   TIE_TRY(rope.base, keys.number_or("rope.freq_base", family.local_rope_base > 0 ? 1e6f : 10000.0f));
   TIE_TRY(const std::string kind, keys.text_or("rope.scaling.type", "none"));
   TIE_TRY(rope.factor, keys.number_or("rope.scaling.factor", 1.0f));
-  TIE_TRY(rope.original_context, keys.integer_or("rope.scaling.original_context_length", kMaxContext, c.context_length));
+  TIE_TRY(rope.original_context,
+          keys.integer_or("rope.scaling.original_context_length", kMaxContext, c.context_length));
   TIE_TRY(rope.attention_factor, keys.number_or("rope.scaling.attn_factor", 1.0f));
-  if (kind == "linear") rope.scaling = RopeScaling::kLinear;
-  else if (kind == "yarn") rope.scaling = RopeScaling::kYarn;
-  else if (kind == "longrope") c.context_length = std::min(c.context_length, rope.original_context);  // the short factors hold up to here
-  else if (kind != "none") return fail(Code::kUnsupportedFeature, "rope scaling \"" + kind + "\" is not supported");
+  if (kind == "linear")
+    rope.scaling = RopeScaling::kLinear;
+  else if (kind == "yarn")
+    rope.scaling = RopeScaling::kYarn;
+  else if (kind == "longrope")
+    c.context_length = std::min(c.context_length, rope.original_context);  // the short factors hold up to here
+  else if (kind != "none")
+    return fail(Code::kUnsupportedFeature, "rope scaling \"" + kind + "\" is not supported");
   c.rope_local = rope;
   if (family.local_rope_base > 0) {
     c.rope_local = RopeConfig{};
@@ -108,25 +117,32 @@ Result<void> read_rope(const Keys& keys, const Family& family, ModelConfig& c) {
   return {};
 }
 
-std::string layer_name(uint32_t layer, const char* part) { return "blk." + std::to_string(layer) + "." + part; }
+std::string layer_name(uint32_t layer, const char* part) {
+  return "blk." + std::to_string(layer) + "." + part;
+}
 
 // Collects the sources and remembers which tensors of the file were used.
 class Collector {
  public:
-  Collector(const Gguf& file, const Family& family, const ModelConfig& config) : file_(file), family_(family), c_(config) {}
+  Collector(const Gguf& file, const Family& family, const ModelConfig& config)
+      : file_(file), family_(family), c_(config) {}
 
   bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
 
-  Result<void> add(Role role, uint32_t layer, const std::string& name, uint32_t n, uint32_t k, uint32_t first_row = 0, uint32_t file_rows = 0) {
+  Result<void> add(Role role, uint32_t layer, const std::string& name, uint32_t n, uint32_t k, uint32_t first_row = 0,
+                   uint32_t file_rows = 0) {
     const GgufTensor* tensor = file_.find_tensor(name);
     if (!tensor) return fail(Code::kCorrupt, "tensor " + name + " is missing");
-    if (tensor_type_unusable(*tensor)) return fail(Code::kUnsupportedFeature, "tensor " + name + " has an element type that is not supported");
+    if (tensor_type_unusable(*tensor))
+      return fail(Code::kUnsupportedFeature, "tensor " + name + " has an element type that is not supported");
     const uint64_t rows = file_rows ? file_rows : n;
     const std::vector<uint64_t> matrix{k, rows}, vector{n};
     std::vector<uint64_t> dims = tensor->dims;
     while (dims.size() > (k == 1 ? 1u : 2u) && dims.back() == 1) dims.pop_back();
-    if (dims != (k == 1 ? vector : matrix)) return fail(Code::kCorrupt, "tensor " + name + " does not have the shape that the metadata demands");
-    const bool rotated = family_.interleaved_rope && (role == Role::kQ || role == Role::kK || role == Role::kQBias || role == Role::kKBias);
+    if (dims != (k == 1 ? vector : matrix))
+      return fail(Code::kCorrupt, "tensor " + name + " does not have the shape that the metadata demands");
+    const bool rotated = family_.interleaved_rope &&
+                         (role == Role::kQ || role == Role::kK || role == Role::kQBias || role == Role::kKBias);
     out.push_back({role, layer, tensor, n, k, first_row, rotated ? c_.head_dim : 0});
     used_.insert(tensor->name);
     return {};
@@ -135,8 +151,11 @@ class Collector {
   // A tensor nobody asked for would silently change the model's numbers.
   Result<void> refuse_leftovers() const {
     for (const GgufTensor& tensor : file_.tensors()) {
-      if (used_.contains(tensor.name) || tensor.name == "rope_factors_long.weight" || tensor.name.ends_with("rotary_emb.inv_freq")) continue;
-      return fail(Code::kUnsupportedFeature, "tensor " + std::string(tensor.name) + " is not part of this architecture");
+      if (used_.contains(tensor.name) || tensor.name == "rope_factors_long.weight" ||
+          tensor.name.ends_with("rotary_emb.inv_freq"))
+        continue;
+      return fail(Code::kUnsupportedFeature,
+                  "tensor " + std::string(tensor.name) + " is not part of this architecture");
     }
     return {};
   }
@@ -147,8 +166,20 @@ class Collector {
   static bool tensor_type_unusable(const GgufTensor& tensor) {
     using enum model_files::TensorType;
     switch (tensor.type) {
-      case kF32: case kF16: case kBF16: case kQ8_0: case kQ4_0: case kQ4_1: case kQ5_0: case kQ5_1: case kQ4_K: case kQ5_K: case kQ6_K: return false;
-      default: return true;
+      case kF32:
+      case kF16:
+      case kBF16:
+      case kQ8_0:
+      case kQ4_0:
+      case kQ4_1:
+      case kQ5_0:
+      case kQ5_1:
+      case kQ4_K:
+      case kQ5_K:
+      case kQ6_K:
+        return false;
+      default:
+        return true;
     }
   }
 
@@ -181,7 +212,8 @@ Result<void> add_attention(Collector& all, const ModelConfig& c, bool fused, uin
     TIE_CHECK_OK(all.add(Role::kKNorm, i, layer_name(i, "attn_k_norm.weight"), c.head_dim, 1));
   }
   TIE_CHECK_OK(all.add(Role::kAttentionOutput, i, layer_name(i, "attn_output.weight"), c.n_embd, nq));
-  if (c.post_norms) TIE_CHECK_OK(all.add(Role::kPostAttentionNorm, i, layer_name(i, "post_attention_norm.weight"), c.n_embd, 1));
+  if (c.post_norms)
+    TIE_CHECK_OK(all.add(Role::kPostAttentionNorm, i, layer_name(i, "post_attention_norm.weight"), c.n_embd, 1));
   return {};
 }
 
@@ -205,7 +237,8 @@ Result<void> add_feed_forward(Collector& all, const ModelConfig& c, bool fused, 
 Result<ModelConfig> config_from_gguf(const Gguf& file) {
   TIE_TRY(const std::string_view name, file.get_string("general.architecture"));
   const Family* family = find_family(name);
-  if (!family) return fail(Code::kUnsupportedFeature, "architecture \"" + std::string(name.substr(0, 64)) + "\" is not supported");
+  if (!family)
+    return fail(Code::kUnsupportedFeature, "architecture \"" + std::string(name.substr(0, 64)) + "\" is not supported");
   ModelConfig c;
   std::memcpy(c.architecture, family->name, std::strlen(family->name));
   const Keys keys(file, name);

@@ -1,5 +1,6 @@
-// Each family against a second, plain implementation in double precision: whole matrices, no cache, no packing, written from the models' public definitions.
-// With float weights only the f16 cache rounds, 2^-11 of each key and value; a wrong norm, rotation, window, cap or order is larger by orders of magnitude.
+// Each family against a second, plain implementation in double precision: whole matrices, no cache, no packing, written
+// from the models' public definitions. With float weights only the f16 cache rounds, 2^-11 of each key and value; a
+// wrong norm, rotation, window, cap or order is larger by orders of magnitude.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -47,14 +48,16 @@ class DenseModel {
     for (int32_t t : tokens) {
       const Vec& all = weights_.at("token_embd.weight");
       Vec row(all.begin() + t * o_.n_embd, all.begin() + (t + 1) * o_.n_embd);
-      if (gemma()) for (double& v : row) v *= std::sqrt(static_cast<double>(o_.n_embd));
+      if (gemma())
+        for (double& v : row) v *= std::sqrt(static_cast<double>(o_.n_embd));
       x.push_back(row);
     }
     for (uint32_t i = 0; i < o_.n_layers; ++i) layer(i, x);
     std::vector<Vec> logits;
     for (const Vec& row : x) {
       Vec y = times("token_embd.weight", rms_norm(row, weights_.at("output_norm.weight")), 0, o_.n_vocab);
-      if (o_.architecture == "gemma2") for (double& v : y) v = 30 * std::tanh(v / 30);
+      if (o_.architecture == "gemma2")
+        for (double& v : y) v = 30 * std::tanh(v / 30);
       logits.push_back(y);
     }
     return logits;
@@ -68,14 +71,16 @@ class DenseModel {
   Vec times(const std::string& name, const Vec& x, size_t first, size_t n) const {
     const Vec& m = w(name);
     Vec y(n);
-    for (size_t r = 0; r < n; ++r) y[r] = std::inner_product(x.begin(), x.end(), m.begin() + static_cast<long>((first + r) * x.size()), 0.0);
+    for (size_t r = 0; r < n; ++r)
+      y[r] = std::inner_product(x.begin(), x.end(), m.begin() + static_cast<long>((first + r) * x.size()), 0.0);
     return y;
   }
 
   void rotate(double* head, size_t position, double base) const {
     const size_t d = o_.head_dim;
     for (size_t i = 0; i < d / 2; ++i) {
-      const double angle = static_cast<double>(position) * std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(d));
+      const double angle =
+          static_cast<double>(position) * std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(d));
       const size_t a = o_.architecture == "llama" ? 2 * i : i, b = o_.architecture == "llama" ? 2 * i + 1 : i + d / 2;
       const double u = head[a], v = head[b];
       head[a] = u * std::cos(angle) - v * std::sin(angle);
@@ -83,23 +88,30 @@ class DenseModel {
     }
   }
 
-  struct Projected { Vec q, k, v; };
+  struct Projected {
+    Vec q, k, v;
+  };
 
   Projected project(uint32_t i, const Vec& h, size_t position, double base) const {
     const std::string p = "blk." + std::to_string(i) + ".";
     const size_t nq = o_.n_heads * o_.head_dim, nkv = o_.n_kv_heads * o_.head_dim;
     Projected out;
     if (o_.architecture == "phi3") {
-      out = {times(p + "attn_qkv.weight", h, 0, nq), times(p + "attn_qkv.weight", h, nq, nkv), times(p + "attn_qkv.weight", h, nq + nkv, nkv)};
+      out = {times(p + "attn_qkv.weight", h, 0, nq), times(p + "attn_qkv.weight", h, nq, nkv),
+             times(p + "attn_qkv.weight", h, nq + nkv, nkv)};
     } else {
-      out = {times(p + "attn_q.weight", h, 0, nq), times(p + "attn_k.weight", h, 0, nkv), times(p + "attn_v.weight", h, 0, nkv)};
+      out = {times(p + "attn_q.weight", h, 0, nq), times(p + "attn_k.weight", h, 0, nkv),
+             times(p + "attn_v.weight", h, 0, nkv)};
     }
     for (auto [vector, name] : {std::pair{&out.q, "attn_q"}, {&out.k, "attn_k"}, {&out.v, "attn_v"}}) {
-      if (has(p + name + ".bias")) for (size_t j = 0; j < vector->size(); ++j) (*vector)[j] += w(p + name + ".bias")[j];
+      if (has(p + name + ".bias"))
+        for (size_t j = 0; j < vector->size(); ++j) (*vector)[j] += w(p + name + ".bias")[j];
       if (vector == &out.v) continue;
       for (size_t head = 0; head < vector->size(); head += o_.head_dim) {
         if (has(p + name + "_norm.weight")) {
-          const Vec normed = rms_norm(Vec(vector->begin() + static_cast<long>(head), vector->begin() + static_cast<long>(head + o_.head_dim)), w(p + name + "_norm.weight"));
+          const Vec normed = rms_norm(
+              Vec(vector->begin() + static_cast<long>(head), vector->begin() + static_cast<long>(head + o_.head_dim)),
+              w(p + name + "_norm.weight"));
           std::copy(normed.begin(), normed.end(), vector->begin() + static_cast<long>(head));
         }
         rotate(vector->data() + head, position, base);
@@ -127,7 +139,8 @@ class DenseModel {
   }
 
   Vec attend(const std::vector<Projected>& all, size_t t, bool local) const {
-    const size_t d = o_.head_dim, group = o_.n_heads / o_.n_kv_heads, first = local && t + 1 > o_.sliding_window ? t + 1 - o_.sliding_window : 0;
+    const size_t d = o_.head_dim, group = o_.n_heads / o_.n_kv_heads,
+                 first = local && t + 1 > o_.sliding_window ? t + 1 - o_.sliding_window : 0;
     Vec out(o_.n_heads * d);
     for (size_t h = 0; h < o_.n_heads; ++h) {
       const size_t kv = h / group * d;
@@ -152,7 +165,8 @@ class DenseModel {
     const Vec up = times(p + "ffn_up.weight", h, fused ? o_.n_ff : 0, o_.n_ff);
     for (size_t j = 0; j < gate.size(); ++j) {
       const double g = gate[j];
-      const double active = gemma() ? 0.5 * g * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) : g / (1 + std::exp(-g));
+      const double active = gemma() ? 0.5 * g * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)))
+                                    : g / (1 + std::exp(-g));
       gate[j] = active * up[j];
     }
     return times(p + "ffn_down.weight", gate, 0, o_.n_embd);

@@ -14,8 +14,16 @@ namespace {
 class Pass {
  public:
   Pass(Model::State& state, const Batch& batch, const KvPool& kv, bool split, uint32_t thread)
-      : s_(state), c_(state.config), k_(*state.kernels), ws_(state.ws), batch_(batch), kv_(kv), split_(split), thread_(thread),
-        n_threads_(state.options.pool->size()), rows_(static_cast<uint32_t>(batch.tokens.size())) {}
+      : s_(state),
+        c_(state.config),
+        k_(*state.kernels),
+        ws_(state.ws),
+        batch_(batch),
+        kv_(kv),
+        split_(split),
+        thread_(thread),
+        n_threads_(state.options.pool->size()),
+        rows_(static_cast<uint32_t>(batch.tokens.size())) {}
 
   void run() {
     embed();
@@ -30,7 +38,9 @@ class Pass {
  private:
   void barrier() { s_.options.pool->barrier(); }
   ThreadScratch& scratch() { return ws_.threads[thread_]; }
-  uint32_t share(uint32_t total, uint32_t thread) const { return static_cast<uint32_t>(uint64_t{total} * thread / n_threads_); }
+  uint32_t share(uint32_t total, uint32_t thread) const {
+    return static_cast<uint32_t>(uint64_t{total} * thread / n_threads_);
+  }
 
   void embed() {
     for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row) {
@@ -39,14 +49,16 @@ class Pass {
       if (c_.embedding_scale != 1.0f)
         for (uint32_t i = 0; i < c_.n_embd; ++i) x[i] *= c_.embedding_scale;
       const size_t at = size_t{row} * (c_.rope_dim / 2);
-      for (int set = 0; set < (c_.sliding_window ? 2 : 1); ++set) rope_table(s_.rope[set], ws_.position[row], ws_.cos[set] + at, ws_.sin[set] + at);
+      for (int set = 0; set < (c_.sliding_window ? 2 : 1); ++set)
+        rope_table(s_.rope[set], ws_.position[row], ws_.cos[set] + at, ws_.sin[set] + at);
     }
     for (const EmbeddingRow& given : batch_.embeddings)
       if (given.row >= share(rows_, thread_) && given.row < share(rows_, thread_ + 1))
         std::memcpy(ws_.x + size_t{given.row} * c_.n_embd, given.values, c_.n_embd * sizeof(float));
   }
 
-  // Quantised norm of the residual stream (weight given) or of another input. A small batch is done by every thread for itself, which saves a barrier.
+  // Quantised norm of the residual stream (weight given) or of another input. A small batch is done by every thread for
+  // itself, which saves a barrier.
   const Activations& quantised(const float* x, uint32_t k, const float* weight, Activations& shared, Activations& own) {
     if (rows_ > kSmallBatchRows) {
       norm_quantize(k_, x, k, weight, c_.norm_epsilon, shared, thread_, n_threads_, scratch());
@@ -57,7 +69,9 @@ class Pass {
     norm_quantize(k_, x, k, weight, c_.norm_epsilon, own, 0, 1, scratch());
     return own;
   }
-  const Activations& normed_input(const float* weight) { return quantised(ws_.x, c_.n_embd, weight, ws_.in_acts, scratch().in_acts); }
+  const Activations& normed_input(const float* weight) {
+    return quantised(ws_.x, c_.n_embd, weight, ws_.in_acts, scratch().in_acts);
+  }
 
   // x += out, or with a post norm x += norm(out). `acts` is the quantised input of w.
   void project(const PackedMatrix& w, const Activations& acts, const float* post_norm) {
@@ -67,7 +81,8 @@ class Pass {
     if (!post_norm) return;
     for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row) {
       const float* y = ws_.projected + size_t{row} * c_.n_embd;
-      k_.scale_mul_add(ws_.x + size_t{row} * c_.n_embd, y, k_.rms_scale(y, c_.n_embd, c_.norm_epsilon), post_norm, c_.n_embd);
+      k_.scale_mul_add(ws_.x + size_t{row} * c_.n_embd, y, k_.rms_scale(y, c_.n_embd, c_.norm_epsilon), post_norm,
+                       c_.n_embd);
     }
     barrier();
   }
@@ -94,7 +109,8 @@ class Pass {
     if (w.v_bias) k_.add(value, w.v_bias + h * c_.head_dim, c_.head_dim);
     const SequenceSpan& span = batch_.sequences[ws_.sequence[row]];
     const uint32_t position = span.first_position + row - span.first_row, tokens = kv_.layout.block_tokens;
-    std::byte* head = kv_.block(span.block_table[position / tokens]) + layer * kv_.layout.layer_bytes() + h * kv_.layout.head_bytes();
+    std::byte* head =
+        kv_.block(span.block_table[position / tokens]) + layer * kv_.layout.layer_bytes() + h * kv_.layout.head_bytes();
     k_.store_kv({key, value, head, position % tokens, tokens, c_.head_dim, kv_.layout.type == KvType::kBf16});
   }
 
@@ -108,8 +124,10 @@ class Pass {
     barrier();
     for (uint32_t i = share(rows_ * heads, thread_); i < share(rows_ * heads, thread_ + 1); ++i) {
       const uint32_t row = i / heads, h = i % heads;
-      if (h < c_.n_heads) finish_query(w, row, h, local);
-      else finish_key_value(w, layer, row, h - c_.n_heads, local);
+      if (h < c_.n_heads)
+        finish_query(w, row, h, local);
+      else
+        finish_key_value(w, layer, row, h - c_.n_heads, local);
     }
     barrier();
     const AttentionLayer at{layer, local ? c_.sliding_window : 0, c_.attention_soft_cap};
@@ -121,12 +139,14 @@ class Pass {
       attend_items(k_, ws_, c_, batch_, kv_, at, thread_);
     }
     barrier();
-    project(w.o, quantised(ws_.attended, nq, nullptr, ws_.attention_acts, scratch().attention_acts), w.post_attention_norm);
+    project(w.o, quantised(ws_.attended, nq, nullptr, ws_.attention_acts, scratch().attention_acts),
+            w.post_attention_norm);
   }
 
   void feed_forward(uint32_t layer) {
     const LayerWeights& w = s_.layers[layer];
-    gated(k_, w.gate, w.up, c_.activation == Activation::kGeluTanh, normed_input(w.ffn_norm), ws_.ffn_acts, thread_, n_threads_, scratch());
+    gated(k_, w.gate, w.up, c_.activation == Activation::kGeluTanh, normed_input(w.ffn_norm), ws_.ffn_acts, thread_,
+          n_threads_, scratch());
     barrier();
     project(w.down, ws_.ffn_acts, w.post_ffn_norm);
   }
@@ -135,9 +155,11 @@ class Pass {
     const auto n = static_cast<uint32_t>(batch_.logit_rows.size());
     if (n == 0) return;
     for (uint32_t i = share(n, thread_); i < share(n, thread_ + 1); ++i)
-      std::memcpy(ws_.head_in + size_t{i} * c_.n_embd, ws_.x + size_t{batch_.logit_rows[i]} * c_.n_embd, c_.n_embd * sizeof(float));
+      std::memcpy(ws_.head_in + size_t{i} * c_.n_embd, ws_.x + size_t{batch_.logit_rows[i]} * c_.n_embd,
+                  c_.n_embd * sizeof(float));
     barrier();
-    norm_quantize(k_, ws_.head_in, c_.n_embd, s_.output_norm, c_.norm_epsilon, ws_.head_acts, thread_, n_threads_, scratch());
+    norm_quantize(k_, ws_.head_in, c_.n_embd, s_.output_norm, c_.norm_epsilon, ws_.head_acts, thread_, n_threads_,
+                  scratch());
     barrier();
     const LinearTarget target{s_.output, ws_.logits, ws_.logits_stride};
     linear(k_, {&target, 1}, ws_.head_acts, thread_, n_threads_, scratch().matmul);
@@ -159,7 +181,9 @@ class Pass {
   const uint32_t thread_, n_threads_, rows_;
 };
 
-bool is_float(const PackedMatrix& w) { return !is_quantised(w.packing); }
+bool is_float(const PackedMatrix& w) {
+  return !is_quantised(w.packing);
+}
 
 }  // namespace
 
@@ -177,8 +201,10 @@ void Model::State::run(const Batch& batch, const KvPool& kv) {
   shape_activations(ws.head_acts, static_cast<uint32_t>(batch.logit_rows.size()), codes, floats);
   floats = codes = false;
   for (const LayerWeights& w : layers)
-    for (const PackedMatrix* m : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down}) (is_float(*m) ? floats : codes) = true;
-  for (Activations* acts : {&ws.in_acts, &ws.attention_acts, &ws.ffn_acts}) shape_activations(*acts, rows, codes, floats);
+    for (const PackedMatrix* m : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down})
+      (is_float(*m) ? floats : codes) = true;
+  for (Activations* acts : {&ws.in_acts, &ws.attention_acts, &ws.ffn_acts})
+    shape_activations(*acts, rows, codes, floats);
   const bool split = plan_attention(ws, config, batch, options.pool->size());
   auto body = [&](uint32_t thread) { Pass(*this, batch, kv, split, thread).run(); };
   options.pool->run(body);

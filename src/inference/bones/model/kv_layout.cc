@@ -13,7 +13,8 @@ Result<KvLayout> KvLayout::for_model(const ModelConfig& config, KvType type, uin
 
 std::string KvLayout::layout_id_input() const {
   std::string id = "tie-kv/" + std::to_string(kImageVersion);
-  for (uint32_t value : {static_cast<uint32_t>(type), block_tokens, n_layers, n_kv_heads, head_dim}) id += "/" + std::to_string(value);
+  for (uint32_t value : {static_cast<uint32_t>(type), block_tokens, n_layers, n_kv_heads, head_dim})
+    id += "/" + std::to_string(value);
   return id;
 }
 

@@ -41,9 +41,11 @@ LayerWeights layer_weights(const WeightsImage& image, uint32_t i) {
 }
 
 Result<void> check_span(const SequenceSpan& span, uint32_t next_row, const ModelConfig& c, const KvPool& kv) {
-  if (span.n_rows == 0 || span.first_row != next_row) return fail(Code::kBadRequest, "the batch's sequences do not cover its rows in order");
+  if (span.n_rows == 0 || span.first_row != next_row)
+    return fail(Code::kBadRequest, "the batch's sequences do not cover its rows in order");
   if (span.first_position > c.context_length || span.n_rows > c.context_length - span.first_position)
-    return fail(Code::kContextExceeded, "position " + std::to_string(uint64_t{span.first_position} + span.n_rows) + " exceeds the model's context of " + std::to_string(c.context_length));
+    return fail(Code::kContextExceeded, "position " + std::to_string(uint64_t{span.first_position} + span.n_rows) +
+                                            " exceeds the model's context of " + std::to_string(c.context_length));
   const uint32_t blocks = kv.layout.blocks_for(span.first_position + span.n_rows);
   if (span.block_table.size() < blocks) return fail(Code::kBadRequest, "a sequence's block table is too short");
   for (uint32_t i = 0; i < blocks; ++i)
@@ -57,12 +59,17 @@ Model::Model(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 Model::~Model() = default;
-const ModelConfig& Model::config() const { return state_->config; }
-std::string_view Model::kernels() const { return state_->kernels->name; }
+const ModelConfig& Model::config() const {
+  return state_->config;
+}
+std::string_view Model::kernels() const {
+  return state_->kernels->name;
+}
 
 Result<Model> Model::attach(std::span<const std::byte> image, const ModelOptions& options) {
   if (!options.pool) return fail(Code::kBadRequest, "a model needs a thread pool");
-  if (options.max_batch_rows == 0 || options.max_batch_rows > 8192 || options.max_logit_rows > 8192 || options.max_sequences > 8192)
+  if (options.max_batch_rows == 0 || options.max_batch_rows > 8192 || options.max_logit_rows > 8192 ||
+      options.max_sequences > 8192)
     return fail(Code::kBadRequest, "batch limits must lie between 1 and 8192");
   auto state = std::make_unique<State>();
   TIE_TRY(state->image, WeightsImage::attach(image));
@@ -83,18 +90,24 @@ Result<Model> Model::attach(std::span<const std::byte> image, const ModelOptions
 
 Result<void> Model::State::check_batch(const Batch& batch, const KvPool& kv) const {
   const size_t rows = batch.tokens.size();
-  if (rows == 0 || rows > options.max_batch_rows) return fail(Code::kBadRequest, "a batch must have between 1 and " + std::to_string(options.max_batch_rows) + " rows");
+  if (rows == 0 || rows > options.max_batch_rows)
+    return fail(Code::kBadRequest,
+                "a batch must have between 1 and " + std::to_string(options.max_batch_rows) + " rows");
   if (batch.sequences.size() > options.max_sequences) return fail(Code::kBadRequest, "a batch has too many sequences");
-  if (batch.logit_rows.size() > options.max_logit_rows) return fail(Code::kBadRequest, "a batch asks for too many rows of logits");
+  if (batch.logit_rows.size() > options.max_logit_rows)
+    return fail(Code::kBadRequest, "a batch asks for too many rows of logits");
   const KvLayout& layout = kv.layout;
   TIE_CHECK_OK(KvLayout::for_model(config, layout.type, layout.block_tokens));
-  if (!kv.base || layout.n_layers != config.n_layers || layout.n_kv_heads != config.n_kv_heads || layout.head_dim != config.head_dim)
+  if (!kv.base || layout.n_layers != config.n_layers || layout.n_kv_heads != config.n_kv_heads ||
+      layout.head_dim != config.head_dim)
     return fail(Code::kBadRequest, "the KV pool's layout is not this model's");
   for (int32_t token : batch.tokens)
-    if (token < 0 || static_cast<uint32_t>(token) >= config.n_vocab) return fail(Code::kBadRequest, "token id " + std::to_string(token) + " is outside the vocabulary");
+    if (token < 0 || static_cast<uint32_t>(token) >= config.n_vocab)
+      return fail(Code::kBadRequest, "token id " + std::to_string(token) + " is outside the vocabulary");
   uint32_t next_row = 0;
   for (const SequenceSpan& span : batch.sequences) {
-    if (span.n_rows > rows - next_row) return fail(Code::kBadRequest, "the batch's sequences do not cover its rows in order");
+    if (span.n_rows > rows - next_row)
+      return fail(Code::kBadRequest, "the batch's sequences do not cover its rows in order");
     TIE_CHECK_OK(check_span(span, next_row, config, kv));
     next_row += span.n_rows;
   }
@@ -103,14 +116,16 @@ Result<void> Model::State::check_batch(const Batch& batch, const KvPool& kv) con
     if (batch.logit_rows[i] >= rows || (i > 0 && batch.logit_rows[i] <= batch.logit_rows[i - 1]))
       return fail(Code::kBadRequest, "rows of logits must be ascending rows of the batch");
   for (const EmbeddingRow& given : batch.embeddings)
-    if (given.row >= rows || !given.values) return fail(Code::kBadRequest, "an embedding names a row outside the batch");
+    if (given.row >= rows || !given.values)
+      return fail(Code::kBadRequest, "an embedding names a row outside the batch");
   return {};
 }
 
 Result<Logits> Model::forward(const Batch& batch, const KvPool& kv) {
   TIE_CHECK_OK(state_->check_batch(batch, kv));
   state_->run(batch, kv);
-  return Logits{state_->ws.logits, state_->ws.logits_stride, static_cast<uint32_t>(batch.logit_rows.size()), state_->config.n_vocab};
+  return Logits{state_->ws.logits, state_->ws.logits_stride, static_cast<uint32_t>(batch.logit_rows.size()),
+                state_->config.n_vocab};
 }
 
 }  // namespace tie::bones

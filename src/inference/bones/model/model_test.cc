@@ -1,5 +1,5 @@
-// Whole tiny models: every architecture and quantisation runs, kernel sets agree to the bit, results do not depend on batch, chunks or block numbers,
-// and every wrong batch is refused with a reason.
+// Whole tiny models: every architecture and quantisation runs, kernel sets agree to the bit, results do not depend on
+// batch, chunks or block numbers, and every wrong batch is refused with a reason.
 #include "inference/bones/model.h"
 
 #include <gtest/gtest.h>
@@ -25,13 +25,15 @@ struct Rig {
   std::vector<std::byte> memory;
   KvPool kv;
 
-  explicit Rig(const TinyModelOptions& options, std::string_view kernels = {}, uint32_t threads = 2, uint32_t n_blocks = 64, KvType type = KvType::kF16)
+  explicit Rig(const TinyModelOptions& options, std::string_view kernels = {}, uint32_t threads = 2,
+               uint32_t n_blocks = 64, KvType type = KvType::kF16)
       : pool({threads}) {
     auto packed = OwnedImage::from_gguf(tiny_model(options), &pool);
     EXPECT_TRUE(packed) << packed.error().message;
     image = std::move(*packed);
     ModelOptions model_options;
-    model_options.pool = &pool, model_options.kernels = kernels, model_options.max_batch_rows = 128, model_options.max_logit_rows = 128;
+    model_options.pool = &pool, model_options.kernels = kernels, model_options.max_batch_rows = 128,
+    model_options.max_logit_rows = 128;
     auto attached = Model::attach(image.bytes(), model_options);
     EXPECT_TRUE(attached) << attached.error().message;
     model = std::make_unique<Model>(std::move(*attached));
@@ -65,7 +67,8 @@ void step(Rig& rig, std::vector<Sequence>& all, const std::vector<uint32_t>& row
   for (size_t i = 0; i < all.size(); ++i) {
     if (rows[i] == 0) continue;
     spans.push_back({static_cast<uint32_t>(tokens.size()), rows[i], all[i].done, all[i].table});
-    for (uint32_t r = 0; r < rows[i]; ++r) tokens.push_back(all[i].tokens[all[i].done + r]), owner.push_back(static_cast<uint32_t>(i));
+    for (uint32_t r = 0; r < rows[i]; ++r)
+      tokens.push_back(all[i].tokens[all[i].done + r]), owner.push_back(static_cast<uint32_t>(i));
   }
   std::vector<uint32_t> logit_rows(tokens.size());
   std::iota(logit_rows.begin(), logit_rows.end(), 0u);
@@ -83,7 +86,8 @@ Rows alone(Rig& rig, const std::vector<int32_t>& tokens, uint32_t chunk = 128) {
   one[0].tokens = tokens;
   one[0].table.resize(rig.kv.n_blocks);
   std::iota(one[0].table.begin(), one[0].table.end(), 0u);
-  while (one[0].done < tokens.size()) step(rig, one, {std::min<uint32_t>(chunk, static_cast<uint32_t>(tokens.size()) - one[0].done)});
+  while (one[0].done < tokens.size())
+    step(rig, one, {std::min<uint32_t>(chunk, static_cast<uint32_t>(tokens.size()) - one[0].done)});
   return one[0].logits;
 }
 
@@ -108,8 +112,9 @@ class Architectures : public ::testing::TestWithParam<std::string> {};
 TEST_P(Architectures, EveryQuantisationGivesTheReferencesLogitsOnEveryKernelSet) {
   std::vector<TensorType> types{TensorType::kF32, TensorType::kQ4_1, TensorType::kQ6_K};
   if (GetParam() == "llama")
-    types = {TensorType::kF32,  TensorType::kF16,  TensorType::kBF16, TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ4_1,
-             TensorType::kQ5_0, TensorType::kQ5_1, TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K};
+    types = {TensorType::kF32,  TensorType::kF16,  TensorType::kBF16, TensorType::kQ8_0,
+             TensorType::kQ4_0, TensorType::kQ4_1, TensorType::kQ5_0, TensorType::kQ5_1,
+             TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K};
   for (TensorType type : types) {
     TinyModelOptions o = options_for(GetParam(), type);
     o.n_layers = GetParam() == "gemma3" ? 6 : 2;
@@ -124,7 +129,8 @@ TEST_P(Architectures, EveryQuantisationGivesTheReferencesLogitsOnEveryKernelSet)
     EXPECT_NE(expected[3], expected[29]);
     for (std::string_view name : available_kernel_sets()) {
       Rig rig(o, name);
-      EXPECT_EQ(alone(rig, tokens), name == "avx512fp16" ? expected_half : expected) << GetParam() << " type " << static_cast<int>(type) << " kernels " << name;
+      EXPECT_EQ(alone(rig, tokens), name == "avx512fp16" ? expected_half : expected)
+          << GetParam() << " type " << static_cast<int>(type) << " kernels " << name;
     }
   }
 }
@@ -164,7 +170,8 @@ TEST_P(Architectures, ALogitRowIsTheSameInAnyBatchAndAnyChunking) {
         }
         if (std::accumulate(rows.begin(), rows.end(), 0u) > 0) step(rig, all, rows);
       }
-      for (size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i].logits, expected[i]) << GetParam() << " " << name << " sequence " << i;
+      for (size_t i = 0; i < all.size(); ++i)
+        ASSERT_EQ(all[i].logits, expected[i]) << GetParam() << " " << name << " sequence " << i;
     }
   }
 }

@@ -10,7 +10,9 @@ namespace {
 
 using model_files::TensorType;
 
-float half_at(const uint8_t* p) { return half_to_float(load_u16(reinterpret_cast<const std::byte*>(p))); }
+float half_at(const uint8_t* p) {
+  return half_to_float(load_u16(reinterpret_cast<const std::byte*>(p)));
+}
 
 void nibbles(const uint8_t* p, QuantBlock& out) {
   for (int i = 0; i < 16; ++i) {
@@ -34,7 +36,8 @@ void k_scale(const uint8_t* p, uint32_t j, uint32_t& scale, uint32_t& minimum) {
   }
 }
 
-// Q4_K and Q5_K: d, dmin, 12 bytes of scales, (32 bytes of fifth bits,) 128 bytes of nibbles; sub-blocks 2i and 2i+1 share 32 bytes.
+// Q4_K and Q5_K: d, dmin, 12 bytes of scales, (32 bytes of fifth bits,) 128 bytes of nibbles; sub-blocks 2i and 2i+1
+// share 32 bytes.
 QuantBlock read_k45(const uint8_t* super, uint32_t j, bool five) {
   QuantBlock out;
   uint32_t scale = 0, minimum = 0;
@@ -49,7 +52,8 @@ QuantBlock read_k45(const uint8_t* super, uint32_t j, bool five) {
   return out;
 }
 
-// Q6_K: 128 bytes of low nibbles, 64 of bit pairs, 16 signed scales, d. Halves of 128 weights; within one, four runs of 32.
+// Q6_K: 128 bytes of low nibbles, 64 of bit pairs, 16 signed scales, d. Halves of 128 weights; within one, four runs
+// of 32.
 QuantBlock read_k6(const uint8_t* super, uint32_t j) {
   QuantBlock out;
   const uint32_t half = j / 4, run = j % 4;
@@ -88,15 +92,25 @@ QuantBlock read_legacy(const uint8_t* p, bool five, bool has_minimum) {
 
 QuantBlock read_block(TensorType type, const uint8_t* row, uint32_t b) {
   switch (type) {
-    case TensorType::kQ4_0: return read_legacy(row + size_t{b} * 18, false, false);
-    case TensorType::kQ4_1: return read_legacy(row + size_t{b} * 20, false, true);
-    case TensorType::kQ5_0: return read_legacy(row + size_t{b} * 22, true, false);
-    case TensorType::kQ5_1: return read_legacy(row + size_t{b} * 24, true, true);
-    case TensorType::kQ8_0: return read_q8(row + size_t{b} * 34);
-    case TensorType::kQ4_K: return read_k45(row + size_t{b / 8} * 144, b % 8, false);
-    case TensorType::kQ5_K: return read_k45(row + size_t{b / 8} * 176, b % 8, true);
-    case TensorType::kQ6_K: return read_k6(row + size_t{b / 8} * 210, b % 8);
-    default: tie_check(false, "read_block is for quantised types"); __builtin_unreachable();
+    case TensorType::kQ4_0:
+      return read_legacy(row + size_t{b} * 18, false, false);
+    case TensorType::kQ4_1:
+      return read_legacy(row + size_t{b} * 20, false, true);
+    case TensorType::kQ5_0:
+      return read_legacy(row + size_t{b} * 22, true, false);
+    case TensorType::kQ5_1:
+      return read_legacy(row + size_t{b} * 24, true, true);
+    case TensorType::kQ8_0:
+      return read_q8(row + size_t{b} * 34);
+    case TensorType::kQ4_K:
+      return read_k45(row + size_t{b / 8} * 144, b % 8, false);
+    case TensorType::kQ5_K:
+      return read_k45(row + size_t{b / 8} * 176, b % 8, true);
+    case TensorType::kQ6_K:
+      return read_k6(row + size_t{b / 8} * 210, b % 8);
+    default:
+      tie_check(false, "read_block is for quantised types");
+      __builtin_unreachable();
   }
 }
 

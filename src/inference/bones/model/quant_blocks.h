@@ -1,4 +1,5 @@
-// Reads one block of 32 weights of any supported GGUF quantisation as codes with scale and minimum. Source: the public GGML block layouts.
+// Reads one block of 32 weights of any supported GGUF quantisation as codes with scale and minimum. Source: the public
+// GGML block layouts.
 #pragma once
 #include <cstdint>
 
@@ -6,7 +7,8 @@
 
 namespace tie::bones {
 
-// w[i] = scale[i / 16] * (code[i] - offset) + minimum, offset as the packing prescribes (32 for Q6, 128 for Q8, else 0).
+// w[i] = scale[i / 16] * (code[i] - offset) + minimum, offset as the packing prescribes (32 for Q6, 128 for Q8, else
+// 0).
 struct QuantBlock {
   uint8_t code[32];
   float scale[2];

@@ -35,7 +35,8 @@ void put_nibbles(std::byte* tile, uint32_t c, const uint8_t* code) {
 void put_block(Packing packing, std::byte* strip, uint32_t b, uint32_t c, const QuantBlock& block) {
   if (packing == Packing::kTileQ8) {
     std::byte* tile = strip + size_t{b / 2} * kQ8TileBytes;
-    for (uint32_t i = 0; i < 32; ++i) tile[512 * (b & 1) + 64 * (i / 4) + 4 * c + i % 4] = static_cast<std::byte>(block.code[i]);
+    for (uint32_t i = 0; i < 32; ++i)
+      tile[512 * (b & 1) + 64 * (i / 4) + 4 * c + i % 4] = static_cast<std::byte>(block.code[i]);
     put_half(tile + 1024 + 32 * (b & 1) + 2 * c, block.scale[0]);
     return;
   }
@@ -48,8 +49,10 @@ void put_block(Packing packing, std::byte* strip, uint32_t b, uint32_t c, const 
   }
   for (uint32_t i = 0; i < 32; ++i) {
     const uint32_t group = i / 4, lane = 4 * c + i % 4, up = block.code[i] >> 4;
-    if (packing == Packing::kTileQ5) tile[256 + 8 * group + lane / 8] |= static_cast<std::byte>(up << (lane % 8));
-    else tile[256 + 64 * (group / 4) + lane] |= static_cast<std::byte>(up << (2 * (group % 4)));
+    if (packing == Packing::kTileQ5)
+      tile[256 + 8 * group + lane / 8] |= static_cast<std::byte>(up << (lane % 8));
+    else
+      tile[256 + 64 * (group / 4) + lane] |= static_cast<std::byte>(up << (2 * (group % 4)));
   }
   if (packing == Packing::kTileQ5) {
     put_half(tile + 320 + 2 * c, block.scale[0]);
@@ -69,22 +72,35 @@ void put_float(Packing packing, std::byte* strip, uint32_t i, uint32_t c, const 
 
 Packing packing_for(TensorType type) {
   switch (type) {
-    case TensorType::kQ4_0: case TensorType::kQ4_1: case TensorType::kQ4_K: return Packing::kTileQ4;
-    case TensorType::kQ5_0: case TensorType::kQ5_1: case TensorType::kQ5_K: return Packing::kTileQ5;
-    case TensorType::kQ6_K: return Packing::kTileQ6;
-    case TensorType::kQ8_0: return Packing::kTileQ8;
-    case TensorType::kF16: return Packing::kTileF16;
-    case TensorType::kBF16: return Packing::kTileBf16;
-    default: return Packing::kTileF32;
+    case TensorType::kQ4_0:
+    case TensorType::kQ4_1:
+    case TensorType::kQ4_K:
+      return Packing::kTileQ4;
+    case TensorType::kQ5_0:
+    case TensorType::kQ5_1:
+    case TensorType::kQ5_K:
+      return Packing::kTileQ5;
+    case TensorType::kQ6_K:
+      return Packing::kTileQ6;
+    case TensorType::kQ8_0:
+      return Packing::kTileQ8;
+    case TensorType::kF16:
+      return Packing::kTileF16;
+    case TensorType::kBF16:
+      return Packing::kTileBf16;
+    default:
+      return Packing::kTileF32;
   }
 }
 
 uint64_t packed_bytes(Packing packing, uint32_t n, uint32_t k) {
-  const uint64_t bytes = packing == Packing::kVector ? uint64_t{n} * 4 : uint64_t{(n + kStrip - 1) / kStrip} * strip_bytes(packing, k);
+  const uint64_t bytes =
+      packing == Packing::kVector ? uint64_t{n} * 4 : uint64_t{(n + kStrip - 1) / kStrip} * strip_bytes(packing, k);
   return (bytes + kImageAlignment - 1) / kImageAlignment * kImageAlignment;
 }
 
-void repack_strips(const TensorSource& source, uint32_t rope_dim, ByteView data, uint32_t first, uint32_t last, std::byte* out) {
+void repack_strips(const TensorSource& source, uint32_t rope_dim, ByteView data, uint32_t first, uint32_t last,
+                   std::byte* out) {
   const Packing packing = packing_for(source.tensor->type);
   const size_t bytes = strip_bytes(packing, source.k);
   const auto* info = model_files::tensor_type_info(source.tensor->type);
@@ -95,7 +111,8 @@ void repack_strips(const TensorSource& source, uint32_t rope_dim, ByteView data,
     for (uint32_t c = 0; c < kStrip && s * kStrip + c < source.n; ++c) {
       const uint8_t* row = data.data() + file_row(source, rope_dim, s * kStrip + c) * row_bytes;
       if (is_quantised(packing))
-        for (uint32_t b = 0; b < source.k / kBlock; ++b) put_block(packing, strip, b, c, read_block(source.tensor->type, row, b));
+        for (uint32_t b = 0; b < source.k / kBlock; ++b)
+          put_block(packing, strip, b, c, read_block(source.tensor->type, row, b));
       else
         for (uint32_t i = 0; i < source.k; ++i) put_float(packing, strip, i, c, row);
     }
@@ -103,7 +120,8 @@ void repack_strips(const TensorSource& source, uint32_t rope_dim, ByteView data,
 }
 
 void repack_vector(const TensorSource& source, uint32_t rope_dim, ByteView data, float* out) {
-  for (uint32_t i = 0; i < source.n; ++i) out[i] = read_float(source.tensor->type, data.data(), file_row(source, rope_dim, i));
+  for (uint32_t i = 0; i < source.n; ++i)
+    out[i] = read_float(source.tensor->type, data.data(), file_row(source, rope_dim, i));
 }
 
 }  // namespace tie::bones

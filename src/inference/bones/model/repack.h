@@ -1,4 +1,5 @@
-// Turns the blocks of a GGUF matrix into packed strips (kernels/tile.h), and vectors into floats. Sizes are checked by the caller.
+// Turns the blocks of a GGUF matrix into packed strips (kernels/tile.h), and vectors into floats. Sizes are checked by
+// the caller.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +17,8 @@ Packing packing_for(model_files::TensorType type);
 uint64_t packed_bytes(Packing packing, uint32_t n, uint32_t k);
 
 // Fills strips [first, last) at `out`, the start of the packed tensor. `data` holds the whole file tensor.
-void repack_strips(const TensorSource& source, uint32_t rope_dim, ByteView data, uint32_t first, uint32_t last, std::byte* out);
+void repack_strips(const TensorSource& source, uint32_t rope_dim, ByteView data, uint32_t first, uint32_t last,
+                   std::byte* out);
 
 // Fills n floats.
 void repack_vector(const TensorSource& source, uint32_t rope_dim, ByteView data, float* out);

@@ -18,13 +18,24 @@ constexpr char kMagic[8] = {'T', 'I', 'E', 'B', 'O', 'N', 'E', 'S'};
 constexpr uint32_t kMaxImageTensors = 4 + kMaxLayers * 24;
 constexpr uint64_t kMaxImageBytes = uint64_t{1} << 40;
 
-uint64_t aligned(uint64_t bytes) { return (bytes + kImageAlignment - 1) / kImageAlignment * kImageAlignment; }
+uint64_t aligned(uint64_t bytes) {
+  return (bytes + kImageAlignment - 1) / kImageAlignment * kImageAlignment;
+}
 
 bool is_vector(Role role) {
   switch (role) {
-    case Role::kEmbedding: case Role::kOutput: case Role::kQ: case Role::kK: case Role::kV: case Role::kAttentionOutput:
-    case Role::kGate: case Role::kUp: case Role::kDown: return false;
-    default: return true;
+    case Role::kEmbedding:
+    case Role::kOutput:
+    case Role::kQ:
+    case Role::kK:
+    case Role::kV:
+    case Role::kAttentionOutput:
+    case Role::kGate:
+    case Role::kUp:
+    case Role::kDown:
+      return false;
+    default:
+      return true;
   }
 }
 
@@ -42,8 +53,12 @@ PackPlan::PackPlan(std::unique_ptr<State> state) : state_(std::move(state)) {}
 PackPlan::PackPlan(PackPlan&&) noexcept = default;
 PackPlan& PackPlan::operator=(PackPlan&&) noexcept = default;
 PackPlan::~PackPlan() = default;
-size_t PackPlan::image_bytes() const { return state_->bytes; }
-const ModelConfig& PackPlan::config() const { return state_->config; }
+size_t PackPlan::image_bytes() const {
+  return state_->bytes;
+}
+const ModelConfig& PackPlan::config() const {
+  return state_->config;
+}
 
 Result<PackPlan> PackPlan::from_gguf(ByteView gguf) {
   auto state = std::make_unique<State>();
@@ -55,11 +70,14 @@ Result<PackPlan> PackPlan::from_gguf(ByteView gguf) {
     const bool vector = is_vector(source.role);
     const Packing packing = vector ? Packing::kVector : packing_for(source.tensor->type);
     if (vector && is_quantised(packing_for(source.tensor->type)))
-      return fail(Code::kUnsupportedFeature, "tensor " + std::string(source.tensor->name) + " is a vector but quantised");
+      return fail(Code::kUnsupportedFeature,
+                  "tensor " + std::string(source.tensor->name) + " is a vector but quantised");
     const auto* info = model_files::tensor_type_info(source.tensor->type);
     if (!info || source.tensor->dims[0] % info->block_elements != 0)
-      return fail(Code::kCorrupt, "tensor " + std::string(source.tensor->name) + " has rows that are no whole number of blocks");
-    TensorEntry entry{source.role, source.layer, packing, source.n, source.k, 0, at, packed_bytes(packing, source.n, source.k)};
+      return fail(Code::kCorrupt,
+                  "tensor " + std::string(source.tensor->name) + " has rows that are no whole number of blocks");
+    TensorEntry entry{
+        source.role, source.layer, packing, source.n, source.k, 0, at, packed_bytes(packing, source.n, source.k)};
     at += entry.bytes;
     if (at > kMaxImageBytes) return fail(Code::kTooLarge, "the model's weights exceed 1 TiB");
     state->entries.push_back(entry);
@@ -71,7 +89,8 @@ Result<PackPlan> PackPlan::from_gguf(ByteView gguf) {
 Result<void> PackPlan::write(std::span<std::byte> out, ThreadPool* pool) const {
   const State& s = *state_;
   if (out.size() != s.bytes) return fail(Code::kBadRequest, "the memory for the packed weights has the wrong size");
-  if (reinterpret_cast<uintptr_t>(out.data()) % kImageAlignment != 0) return fail(Code::kBadRequest, "the memory for the packed weights is not 64-byte aligned");
+  if (reinterpret_cast<uintptr_t>(out.data()) % kImageAlignment != 0)
+    return fail(Code::kBadRequest, "the memory for the packed weights is not 64-byte aligned");
   ImageHeader header{};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
   header.version = header.packing_version = kImageVersion;
@@ -92,21 +111,27 @@ Result<void> PackPlan::write(std::span<std::byte> out, ThreadPool* pool) const {
         continue;
       }
       const uint64_t strips = (source.n + kStrip - 1) / kStrip;
-      repack_strips(source, s.config.rope_dim, data, static_cast<uint32_t>(strips * thread / n_threads), static_cast<uint32_t>(strips * (thread + 1) / n_threads), to);
+      repack_strips(source, s.config.rope_dim, data, static_cast<uint32_t>(strips * thread / n_threads),
+                    static_cast<uint32_t>(strips * (thread + 1) / n_threads), to);
     }
   };
-  if (pool) pool->run(body);
-  else body(0);
+  if (pool)
+    pool->run(body);
+  else
+    body(0);
   return {};
 }
 
-void OwnedImage::Free::operator()(std::byte* p) const { ::operator delete[](p, std::align_val_t{kImageAlignment}); }
+void OwnedImage::Free::operator()(std::byte* p) const {
+  ::operator delete[](p, std::align_val_t{kImageAlignment});
+}
 
 Result<OwnedImage> OwnedImage::from_gguf(ByteView gguf, ThreadPool* pool) {
   TIE_TRY(const PackPlan plan, PackPlan::from_gguf(gguf));
   OwnedImage image;
   image.size_ = plan.image_bytes();
-  image.data_.reset(static_cast<std::byte*>(::operator new[](image.size_, std::align_val_t{kImageAlignment}, std::nothrow)));
+  image.data_.reset(
+      static_cast<std::byte*>(::operator new[](image.size_, std::align_val_t{kImageAlignment}, std::nothrow)));
   if (!image.data_) return fail(Code::kTooLarge, "no memory for the packed weights");
   TIE_CHECK_OK(plan.write({image.data_.get(), image.size_}, pool));
   return image;
@@ -115,11 +140,15 @@ Result<OwnedImage> OwnedImage::from_gguf(ByteView gguf, ThreadPool* pool) {
 Result<WeightsImage> WeightsImage::attach(std::span<const std::byte> image) {
   ImageHeader header;
   if (image.size() < sizeof header) return fail(Code::kCorrupt, "the weights image is shorter than its header");
-  if (reinterpret_cast<uintptr_t>(image.data()) % kImageAlignment != 0) return fail(Code::kBadRequest, "the weights image is not 64-byte aligned");
+  if (reinterpret_cast<uintptr_t>(image.data()) % kImageAlignment != 0)
+    return fail(Code::kBadRequest, "the weights image is not 64-byte aligned");
   std::memcpy(&header, image.data(), sizeof header);
-  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) return fail(Code::kCorrupt, "the bytes are not a weights image");
-  if (header.version != kImageVersion || header.packing_version != kImageVersion || header.header_bytes != sizeof header)
-    return fail(Code::kUnsupportedFeature, "the weights image has version " + std::to_string(header.version) + ", this program reads " + std::to_string(kImageVersion));
+  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0)
+    return fail(Code::kCorrupt, "the bytes are not a weights image");
+  if (header.version != kImageVersion || header.packing_version != kImageVersion ||
+      header.header_bytes != sizeof header)
+    return fail(Code::kUnsupportedFeature, "the weights image has version " + std::to_string(header.version) +
+                                               ", this program reads " + std::to_string(kImageVersion));
   if (header.image_bytes != image.size()) return fail(Code::kCorrupt, "the weights image is truncated or padded");
   if (header.n_tensors > kMaxImageTensors || sizeof header + header.n_tensors * sizeof(TensorEntry) > image.size())
     return fail(Code::kCorrupt, "the weights image claims more tensors than it can hold");
@@ -129,7 +158,8 @@ Result<WeightsImage> WeightsImage::attach(std::span<const std::byte> image) {
   TIE_CHECK_OK(check_config(out.config_));
   out.entries_.resize(header.n_tensors);
   std::memcpy(out.entries_.data(), image.data() + sizeof header, header.n_tensors * sizeof(TensorEntry));
-  TIE_CHECK_OK(check_entries(out.config_, out.entries_, sizeof header + header.n_tensors * sizeof(TensorEntry), image.size()));
+  TIE_CHECK_OK(
+      check_entries(out.config_, out.entries_, sizeof header + header.n_tensors * sizeof(TensorEntry), image.size()));
   return out;
 }
 

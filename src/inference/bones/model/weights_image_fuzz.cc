@@ -1,5 +1,6 @@
-// Fuzz targets in one. The first byte chooses what the rest is: a GGUF file to pack, a weights image to attach (and to run once, when it is accepted), or
-// edits (3 bytes of place, 1 of value) of a good tiny file or of its good image, which reach far deeper.
+// Fuzz targets in one. The first byte chooses what the rest is: a GGUF file to pack, a weights image to attach (and to
+// run once, when it is accepted), or edits (3 bytes of place, 1 of value) of a good tiny file or of its good image,
+// which reach far deeper.
 #include <cstring>
 #include <memory>
 #include <new>
@@ -18,7 +19,9 @@ void run_image(std::span<const std::byte> image) {
   ModelOptions options;
   options.pool = &pool, options.max_batch_rows = 4, options.max_logit_rows = 1;
   auto attached = WeightsImage::attach(image);
-  if (attached->config().n_vocab > 4096 || attached->config().n_embd > 1024 || attached->config().n_ff > 4096 || attached->config().n_layers > 8) return;
+  if (attached->config().n_vocab > 4096 || attached->config().n_embd > 1024 || attached->config().n_ff > 4096 ||
+      attached->config().n_layers > 8)
+    return;
   auto model = Model::attach(image, options);
   if (!model) return;
   const auto layout = *KvLayout::for_model(model->config());
@@ -39,7 +42,8 @@ void pack_file(ByteView file) {
 
 template <typename Byte>
 void edit(Byte* bytes, size_t size, const uint8_t* edits, size_t n) {
-  for (; n >= 4; edits += 4, n -= 4) bytes[(edits[0] | edits[1] << 8 | edits[2] << 16) % size] = static_cast<Byte>(edits[3]);
+  for (; n >= 4; edits += 4, n -= 4)
+    bytes[(edits[0] | edits[1] << 8 | edits[2] << 16) % size] = static_cast<Byte>(edits[3]);
 }
 
 void pack_edited_file(const uint8_t* edits, size_t n) {
@@ -67,10 +71,14 @@ void run_edited_image(const uint8_t* edits, size_t n) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 1) return 0;
   switch (data[0] % 4) {
-    case 0: return pack_file({data + 1, size - 1}), 0;
-    case 1: return pack_edited_file(data + 1, size - 1), 0;
-    case 2: return run_edited_image(data + 1, size - 1), 0;
-    default: break;
+    case 0:
+      return pack_file({data + 1, size - 1}), 0;
+    case 1:
+      return pack_edited_file(data + 1, size - 1), 0;
+    case 2:
+      return run_edited_image(data + 1, size - 1), 0;
+    default:
+      break;
   }
   std::unique_ptr<std::byte[]> memory(new std::byte[size + 64]);
   std::byte* aligned = memory.get() + (64 - reinterpret_cast<uintptr_t>(memory.get()) % 64) % 64;

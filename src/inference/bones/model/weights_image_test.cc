@@ -23,7 +23,9 @@ using testing::TinyModelOptions;
 struct Aligned {
   std::vector<std::byte> raw;
   size_t size;
-  explicit Aligned(std::span<const std::byte> bytes) : raw(bytes.size() + 64), size(bytes.size()) { std::memcpy(data(), bytes.data(), size); }
+  explicit Aligned(std::span<const std::byte> bytes) : raw(bytes.size() + 64), size(bytes.size()) {
+    std::memcpy(data(), bytes.data(), size);
+  }
   std::byte* data() { return raw.data() + (64 - reinterpret_cast<uintptr_t>(raw.data()) % 64) % 64; }
   std::span<std::byte> span() { return {data(), size}; }
   ImageHeader& header() { return *reinterpret_cast<ImageHeader*>(data()); }
@@ -49,8 +51,9 @@ TEST(WeightsImage, AttachesAndDescribesTheModel) {
 }
 
 TEST(WeightsImage, EveryWeightSurvivesPacking) {
-  for (TensorType type : {TensorType::kQ4_0, TensorType::kQ4_1, TensorType::kQ5_0, TensorType::kQ5_1, TensorType::kQ8_0, TensorType::kQ4_K, TensorType::kQ5_K,
-                          TensorType::kQ6_K, TensorType::kF16, TensorType::kBF16, TensorType::kF32}) {
+  for (TensorType type : {TensorType::kQ4_0, TensorType::kQ4_1, TensorType::kQ5_0, TensorType::kQ5_1, TensorType::kQ8_0,
+                          TensorType::kQ4_K, TensorType::kQ5_K, TensorType::kQ6_K, TensorType::kF16, TensorType::kBF16,
+                          TensorType::kF32}) {
     TinyModelOptions o;
     o.n_embd = o.n_ff = 256, o.head_dim = 64, o.architecture = "qwen2", o.weights = type;
     const Bytes file = tiny_model(o);
@@ -76,7 +79,8 @@ TEST(WeightsImage, EveryWeightSurvivesPacking) {
           const int offset = type == TensorType::kQ6_K ? 32 : type == TensorType::kQ8_0 ? 128 : 0;
           expected = static_cast<double>(block.scale[i % 32 / 16]) * (block.code[i % 32] - offset) + block.minimum;
           // Scales and minima of the K kinds are products, rounded to half here: 2^-11 of each term.
-          slack = std::abs(block.scale[i % 32 / 16] * (block.code[i % 32] - offset)) / 2048.0 + std::abs(block.minimum) / 2048.0 + 1e-6;
+          slack = std::abs(block.scale[i % 32 / 16] * (block.code[i % 32] - offset)) / 2048.0 +
+                  std::abs(block.minimum) / 2048.0 + 1e-6;
         }
         ASSERT_NEAR(row[i], expected, slack) << static_cast<int>(type) << " " << n << " " << i;
       }
@@ -86,7 +90,8 @@ TEST(WeightsImage, EveryWeightSurvivesPacking) {
 
 TEST(WeightsImage, RefusesTruncationAtEveryLength) {
   Aligned image = packed();
-  for (size_t n = 0; n < image.size; n += n < 4096 ? 8 : 4096) EXPECT_FALSE(WeightsImage::attach(image.span().first(n))) << n;
+  for (size_t n = 0; n < image.size; n += n < 4096 ? 8 : 4096)
+    EXPECT_FALSE(WeightsImage::attach(image.span().first(n))) << n;
 }
 
 TEST(WeightsImage, RefusesEachKindOfDamage) {

@@ -6,9 +6,12 @@
 namespace tie::bones {
 namespace {
 
-struct Blocks { uint32_t first, last; };
+struct Blocks {
+  uint32_t first, last;
+};
 
-AttentionJob make_job(const Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv, const AttentionLayer& layer, const AttentionItem& item) {
+AttentionJob make_job(const Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv,
+                      const AttentionLayer& layer, const AttentionItem& item) {
   const SequenceSpan& span = batch.sequences[item.sequence];
   const uint32_t group = c.n_heads / c.n_kv_heads;
   AttentionJob job;
@@ -29,7 +32,8 @@ AttentionJob make_job(const Workspace& ws, const ModelConfig& c, const Batch& ba
   return job;
 }
 
-Blocks key_blocks(const AttentionJob& job) {  // rows are in order of position: the first begins first, the last ends last
+Blocks key_blocks(
+    const AttentionJob& job) {  // rows are in order of position: the first begins first, the last ends last
   return {job.key_begin[0] / kKeyBlock, (job.key_end[job.n_rows - 1] + kKeyBlock - 1) / kKeyBlock};
 }
 
@@ -39,10 +43,12 @@ void reset(AttentionPartial& partial, uint32_t head_dim) {
   std::fill_n(partial.acc, size_t{kAttentionRows} * head_dim, 0.0f);
 }
 
-void write_out(Workspace& ws, const ModelConfig& c, const Batch& batch, const AttentionItem& item, const AttentionPartial& total) {
+void write_out(Workspace& ws, const ModelConfig& c, const Batch& batch, const AttentionItem& item,
+               const AttentionPartial& total) {
   const uint32_t group = c.n_heads / c.n_kv_heads;
   for (uint32_t i = 0; i < item.n_pairs; ++i) {
-    const uint32_t pair = item.first_pair + i, row = batch.sequences[item.sequence].first_row + pair / group, head = item.kv_head * group + pair % group;
+    const uint32_t pair = item.first_pair + i, row = batch.sequences[item.sequence].first_row + pair / group,
+                   head = item.kv_head * group + pair % group;
     float* out = ws.attended + size_t{row} * c.n_heads * c.head_dim + size_t{head} * c.head_dim;
     const float* acc = total.acc + size_t{i} * c.head_dim;
     const float inverse = 1.0f / total.sum[i];
@@ -58,7 +64,8 @@ bool plan_attention(Workspace& ws, const ModelConfig& c, const Batch& batch, uin
   uint32_t partials = 0, longest = 0;
   for (uint32_t s = 0; s < batch.sequences.size(); ++s) {
     const SequenceSpan& span = batch.sequences[s];
-    const uint32_t pairs = span.n_rows * group, blocks = (span.first_position + span.n_rows + kKeyBlock - 1) / kKeyBlock;
+    const uint32_t pairs = span.n_rows * group,
+                   blocks = (span.first_position + span.n_rows + kKeyBlock - 1) / kKeyBlock;
     for (uint32_t tile = 0; tile < pairs; tile += kAttentionRows) {
       for (uint32_t head = 0; head < c.n_kv_heads; ++head) {
         ws.items.push_back({s, head, tile, std::min(kAttentionRows, pairs - tile), std::min(partials, kSplitPartials)});
@@ -67,16 +74,19 @@ bool plan_attention(Workspace& ws, const ModelConfig& c, const Batch& batch, uin
     }
     longest = std::max(longest, blocks);
   }
-  std::reverse(ws.items.begin(), ws.items.end());  // the last rows of a prompt see the most keys: start with the heavy items
+  std::reverse(ws.items.begin(),
+               ws.items.end());  // the last rows of a prompt see the most keys: start with the heavy items
   return n_threads > 1 && longest > 1 && ws.items.size() < 4 * size_t{n_threads} && partials <= kSplitPartials;
 }
 
-void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv, const AttentionLayer& layer, uint32_t thread) {
+void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv,
+                  const AttentionLayer& layer, uint32_t thread) {
   std::atomic<uint32_t>& next = ws.next_item[size_t{layer.layer} * 16];
   AttentionPartial total, block;
   total.acc = ws.threads[thread].attention[0];
   block.acc = ws.threads[thread].attention[1];
-  for (uint32_t i = next.fetch_add(1, std::memory_order_relaxed); i < ws.items.size(); i = next.fetch_add(1, std::memory_order_relaxed)) {
+  for (uint32_t i = next.fetch_add(1, std::memory_order_relaxed); i < ws.items.size();
+       i = next.fetch_add(1, std::memory_order_relaxed)) {
     AttentionJob job = make_job(ws, c, batch, kv, layer, ws.items[i]);
     job.prepared = ws.threads[thread].queries;
     if (kernels.prepare_queries) kernels.prepare_queries(job);
@@ -90,7 +100,8 @@ void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& c,
   }
 }
 
-void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv, const AttentionLayer& layer, uint32_t thread) {
+void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv,
+                  const AttentionLayer& layer, uint32_t thread) {
   std::atomic<uint32_t>& next = ws.next_item[size_t{layer.layer} * 16];
   uint32_t unit = next.fetch_add(1, std::memory_order_relaxed), before = 0;
   for (const AttentionItem& item : ws.items) {
@@ -106,14 +117,16 @@ void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c,
   }
 }
 
-void merge_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv, const AttentionLayer& layer, uint32_t thread) {
+void merge_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv,
+                 const AttentionLayer& layer, uint32_t thread) {
   AttentionPartial total;
   total.acc = ws.threads[thread].attention[0];
   for (uint32_t i = thread; i < ws.items.size(); i += static_cast<uint32_t>(ws.threads.size())) {
     const AttentionItem& item = ws.items[i];
     const Blocks blocks = key_blocks(make_job(ws, c, batch, kv, layer, item));
     reset(total, c.head_dim);
-    for (uint32_t b = 0; b < blocks.last - blocks.first; ++b) kernels.merge_partial(total, ws.partials[item.first_partial + b], item.n_pairs, c.head_dim);
+    for (uint32_t b = 0; b < blocks.last - blocks.first; ++b)
+      kernels.merge_partial(total, ws.partials[item.first_partial + b], item.n_pairs, c.head_dim);
     write_out(ws, c, batch, item, total);
   }
 }

@@ -1,5 +1,6 @@
-// Attention of a batch over the paged KV: cuts the batch into items (sequence, kv head, up to 8 query rows), hands them to threads, and for a few long
-// sequences spreads the key blocks of one item over threads. Both ways merge the same blocks in the same order, so the result is the same to the bit.
+// Attention of a batch over the paged KV: cuts the batch into items (sequence, kv head, up to 8 query rows), hands them
+// to threads, and for a few long sequences spreads the key blocks of one item over threads. Both ways merge the same
+// blocks in the same order, so the result is the same to the bit.
 #pragma once
 #include <cstdint>
 
@@ -15,12 +16,17 @@ struct AttentionLayer {
   float soft_cap = 0.0f;
 };
 
-// Fills ws.items for the batch; decides whether items are split over key blocks. Returns true when they are. Allocates nothing.
+// Fills ws.items for the batch; decides whether items are split over key blocks. Returns true when they are. Allocates
+// nothing.
 bool plan_attention(Workspace& ws, const ModelConfig& config, const Batch& batch, uint32_t n_threads);
 
-// One thread's part. With `split`, call attend_split on every thread, a barrier, then merge_split; else attend_items alone. Output: ws.attended.
-void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch, const KvPool& kv, const AttentionLayer& layer, uint32_t thread);
-void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch, const KvPool& kv, const AttentionLayer& layer, uint32_t thread);
-void merge_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch, const KvPool& kv, const AttentionLayer& layer, uint32_t thread);
+// One thread's part. With `split`, call attend_split on every thread, a barrier, then merge_split; else attend_items
+// alone. Output: ws.attended.
+void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch,
+                  const KvPool& kv, const AttentionLayer& layer, uint32_t thread);
+void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch,
+                  const KvPool& kv, const AttentionLayer& layer, uint32_t thread);
+void merge_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch,
+                 const KvPool& kv, const AttentionLayer& layer, uint32_t thread);
 
 }  // namespace tie::bones

@@ -9,14 +9,18 @@ namespace {
 struct Share {
   uint32_t first, last;
   Share(uint32_t total, uint32_t thread, uint32_t n_threads)
-      : first(static_cast<uint32_t>(uint64_t{total} * thread / n_threads)), last(static_cast<uint32_t>(uint64_t{total} * (thread + 1) / n_threads)) {}
+      : first(static_cast<uint32_t>(uint64_t{total} * thread / n_threads)),
+        last(static_cast<uint32_t>(uint64_t{total} * (thread + 1) / n_threads)) {}
 };
 
-uint32_t pairs_of(const PackedMatrix& w) { return (w.strips() + 1) / 2; }
+uint32_t pairs_of(const PackedMatrix& w) {
+  return (w.strips() + 1) / 2;
+}
 
 }  // namespace
 
-void linear(const KernelSet& kernels, std::span<const LinearTarget> targets, const Activations& x, uint32_t thread, uint32_t n_threads, std::byte* scratch) {
+void linear(const KernelSet& kernels, std::span<const LinearTarget> targets, const Activations& x, uint32_t thread,
+            uint32_t n_threads, std::byte* scratch) {
   uint32_t total = 0;
   for (const LinearTarget& target : targets) total += pairs_of(target.w);
   const Share share(total, thread, n_threads);
@@ -26,14 +30,15 @@ void linear(const KernelSet& kernels, std::span<const LinearTarget> targets, con
     const uint32_t first = std::max(share.first, at), last = std::min(share.last, at + pairs);
     if (first < last) {
       const uint32_t strip = 2 * (first - at), end = std::min(2 * (last - at), target.w.strips());
-      kernels.matmul({target.w, &x, strip, end - strip, target.out + size_t{strip} * kStrip, target.out_stride, target.add, scratch});
+      kernels.matmul({target.w, &x, strip, end - strip, target.out + size_t{strip} * kStrip, target.out_stride,
+                      target.add, scratch});
     }
     at += pairs;
   }
 }
 
-void gated(const KernelSet& kernels, const PackedMatrix& gate, const PackedMatrix& up, bool gelu, const Activations& x, Activations& out, uint32_t thread,
-           uint32_t n_threads, ThreadScratch& scratch) {
+void gated(const KernelSet& kernels, const PackedMatrix& gate, const PackedMatrix& up, bool gelu, const Activations& x,
+           Activations& out, uint32_t thread, uint32_t n_threads, ThreadScratch& scratch) {
   const Share share(pairs_of(gate), thread, n_threads);
   const uint32_t step = x.rows <= kMaxTileRows ? kGateColumns / 32 : 1;
   for (uint32_t pair = share.first; pair < share.last; pair += step) {
@@ -62,13 +67,15 @@ void shape_activations(Activations& acts, uint32_t rows, bool want_codes, bool w
   acts.want_f32 = want_f32;
 }
 
-void norm_quantize(const KernelSet& kernels, const float* x, size_t x_stride, const float* weight, float epsilon, Activations& acts, uint32_t thread,
-                   uint32_t n_threads, ThreadScratch& scratch) {
+void norm_quantize(const KernelSet& kernels, const float* x, size_t x_stride, const float* weight, float epsilon,
+                   Activations& acts, uint32_t thread, uint32_t n_threads, ThreadScratch& scratch) {
   const bool by_tiles = acts.tiles() >= 2 * n_threads;
-  const Share tiles(acts.tiles(), by_tiles ? thread : 0, by_tiles ? n_threads : 1), blocks(acts.blocks(), by_tiles ? 0 : thread, by_tiles ? 1 : n_threads);
+  const Share tiles(acts.tiles(), by_tiles ? thread : 0, by_tiles ? n_threads : 1),
+      blocks(acts.blocks(), by_tiles ? 0 : thread, by_tiles ? 1 : n_threads);
   for (uint32_t tile = tiles.first; tile < tiles.last; ++tile) {
     const uint32_t first = tile * acts.rows_per_tile, last = std::min(first + acts.rows_per_tile, acts.rows);
-    for (uint32_t row = first; row < last && weight; ++row) scratch.row_scale[row] = kernels.rms_scale(x + row * x_stride, acts.k, epsilon);
+    for (uint32_t row = first; row < last && weight; ++row)
+      scratch.row_scale[row] = kernels.rms_scale(x + row * x_stride, acts.k, epsilon);
     QuantizeJob job;
     job.x = x;
     job.x_stride = x_stride;

@@ -9,7 +9,8 @@ namespace {
 
 // The (fractional) pair whose wavelength makes `rotations` turns over the original context.
 double pair_of_rotations(const RopeConfig& c, uint32_t rope_dim, double rotations) {
-  return rope_dim * std::log(c.original_context / (rotations * 2 * std::numbers::pi)) / (2 * std::log(static_cast<double>(c.base)));
+  return rope_dim * std::log(c.original_context / (rotations * 2 * std::numbers::pi)) /
+         (2 * std::log(static_cast<double>(c.base)));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Rotary angles: frequencies of a RopeConfig, and cos/sin of a position. Source: RoFormer; YaRN paper for the ramp; factors divide the frequency.
+// Rotary angles: frequencies of a RopeConfig, and cos/sin of a position. Source: RoFormer; YaRN paper for the ramp;
+// factors divide the frequency.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -17,7 +17,8 @@ inline void relax() {
 #endif
 }
 
-// Subnormal numbers cost a microcode assist each and mean nothing here: flush them while a job runs, on every thread alike.
+// Subnormal numbers cost a microcode assist each and mean nothing here: flush them while a job runs, on every thread
+// alike.
 class FlushSubnormals {
  public:
 #if defined(__x86_64__)
@@ -29,9 +30,10 @@ class FlushSubnormals {
 #endif
 };
 
-// How long a thread spins at a barrier before it sleeps. On a quiet machine the others are microseconds away and sleeping costs 50; on a busy one the late
-// thread has lost its core to another process for milliseconds, and whoever sleeps meanwhile gets its own core back sooner than one that spins. So each
-// sleep halves the patience and each meeting without one restores some. A pause is about 12 ns: 6 to 100 us.
+// How long a thread spins at a barrier before it sleeps. On a quiet machine the others are microseconds away and
+// sleeping costs 50; on a busy one the late thread has lost its core to another process for milliseconds, and whoever
+// sleeps meanwhile gets its own core back sooner than one that spins. So each sleep halves the patience and each
+// meeting without one restores some. A pause is about 12 ns: 6 to 100 us.
 constexpr uint32_t kLeastSpins = 500, kMostSpins = 8000, kSpinsRegained = 64;
 thread_local uint32_t patience = kMostSpins;
 
@@ -42,12 +44,12 @@ struct ThreadPool::State {
   std::vector<std::thread> workers;
   void (*body)(void*, uint32_t) = nullptr;
   void* context = nullptr;
-  alignas(64) std::atomic<uint32_t> epoch{0};      // one more for each job; workers sleep on it
+  alignas(64) std::atomic<uint32_t> epoch{0};  // one more for each job; workers sleep on it
   std::atomic<uint32_t> sleepers{0};
   std::atomic<bool> stop{false};
   alignas(64) std::atomic<uint32_t> arrived{0};
   alignas(64) std::atomic<uint32_t> generation{0};
-  std::atomic<uint32_t> waiting{0};                // sleepers at the barrier
+  std::atomic<uint32_t> waiting{0};  // sleepers at the barrier
 
   void wait_at_barrier() {
     const uint32_t n = options.n_threads;
@@ -107,7 +109,8 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(ThreadPoolOptions options) : state_(std::make_unique<State>()) {
   options.n_threads = std::clamp(options.n_threads, 1u, 256u);
   state_->options = options;
-  for (uint32_t i = 1; i < options.n_threads; ++i) state_->workers.emplace_back([state = state_.get(), i] { state->work(i); });
+  for (uint32_t i = 1; i < options.n_threads; ++i)
+    state_->workers.emplace_back([state = state_.get(), i] { state->work(i); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -116,7 +119,9 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : state_->workers) worker.join();
 }
 
-uint32_t ThreadPool::size() const { return state_->options.n_threads; }
+uint32_t ThreadPool::size() const {
+  return state_->options.n_threads;
+}
 
 void ThreadPool::run(void (*body)(void* context, uint32_t thread), void* context) {
   const FlushSubnormals flush;
@@ -127,6 +132,8 @@ void ThreadPool::run(void (*body)(void* context, uint32_t thread), void* context
   state_->wait_at_barrier();
 }
 
-void ThreadPool::barrier() { state_->wait_at_barrier(); }
+void ThreadPool::barrier() {
+  state_->wait_at_barrier();
+}
 
 }  // namespace tie::bones

@@ -9,7 +9,8 @@ namespace tie::bones {
 bool Arena::allocate() {
   constexpr size_t kHuge = size_t{2} << 20;
   memory_bytes_ = (used_ + kHuge - 1) / kHuge * kHuge + kHuge;
-  void* raw = mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);  // zeroed; paid for when touched
+  void* raw = mmap(nullptr, memory_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                   0);  // zeroed; paid for when touched
   if (raw == MAP_FAILED) return false;
   memory_.reset(static_cast<std::byte*>(raw));
   memory_.get_deleter().bytes = memory_bytes_;
@@ -19,7 +20,9 @@ bool Arena::allocate() {
   return true;
 }
 
-void UnmapMemory::operator()(std::byte* p) const { munmap(p, bytes); }
+void UnmapMemory::operator()(std::byte* p) const {
+  munmap(p, bytes);
+}
 
 Activations take_activations(Arena& arena, uint32_t max_rows, uint32_t k) {
   const size_t rows = std::max<size_t>(kMaxTileRows, (max_rows + 5) / 6 * 6), per_row = k / kBlock;
@@ -79,7 +82,8 @@ bool Workspace::allocate(const ModelConfig& config, const ModelOptions& options)
   lay_out(config, options.pool->size());
   if (!arena.allocate()) return false;
   lay_out(config, options.pool->size());
-  for (uint32_t i = 0; i < kSplitPartials; ++i) partials[i].acc = partial_acc + size_t{i} * kAttentionRows * config.head_dim;
+  for (uint32_t i = 0; i < kSplitPartials; ++i)
+    partials[i].acc = partial_acc + size_t{i} * kAttentionRows * config.head_dim;
   const uint32_t group = config.n_heads / config.n_kv_heads;
   const size_t per_head = (size_t{max_rows} * group) / kAttentionRows + std::min(options.max_sequences, max_rows);
   items.reserve(per_head * config.n_kv_heads + 1);

@@ -1,5 +1,5 @@
-// All memory of a forward pass, allocated once. Sizes follow from the config and the options; every array is 64-byte aligned and zeroed.
-// Thread-private parts are padded so that no two threads share a cache line.
+// All memory of a forward pass, allocated once. Sizes follow from the config and the options; every array is 64-byte
+// aligned and zeroed. Thread-private parts are padded so that no two threads share a cache line.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -34,51 +34,55 @@ class Arena {
   size_t memory_bytes_ = 0, used_ = 0;
 };
 
-inline uint32_t rows_per_tile(uint32_t rows) { return rows <= kMaxTileRows ? rows : 6; }
+inline uint32_t rows_per_tile(uint32_t rows) {
+  return rows <= kMaxTileRows ? rows : 6;
+}
 
 // Buffers of an Activations for up to `max_rows` rows of k inputs.
 Activations take_activations(Arena& arena, uint32_t max_rows, uint32_t k);
 
 struct ThreadScratch {
   std::byte* matmul = nullptr;
-  float* row_scale = nullptr;    // [max_rows]
-  float* gate = nullptr;         // [max_rows][kGateColumns]
+  float* row_scale = nullptr;  // [max_rows]
+  float* gate = nullptr;       // [max_rows][kGateColumns]
   float* up = nullptr;
-  float* attention[2] = {};      // [8][head_dim] each
-  std::byte* queries = nullptr;  // attention_scratch_bytes
+  float* attention[2] = {};             // [8][head_dim] each
+  std::byte* queries = nullptr;         // attention_scratch_bytes
   Activations in_acts, attention_acts;  // of a small batch, which every thread quantises for itself
 };
 
-inline constexpr uint32_t kSmallBatchRows = 4;    // up to here quantising everything on every thread is cheaper than a barrier
+inline constexpr uint32_t kSmallBatchRows =
+    4;  // up to here quantising everything on every thread is cheaper than a barrier
 inline constexpr uint32_t kGateColumns = 128;     // widest run of gate columns a thread computes at a time
 inline constexpr uint32_t kSplitPartials = 1024;  // key blocks that a long decode may spread over threads
 
 // What attention works through: rows [first_row, ...) of one sequence and one kv head, up to 8 (row, head) pairs.
 struct AttentionItem {
-  uint32_t sequence, kv_head, first_pair, n_pairs;  // pair p: row p / group of the sequence, head p % group of the kv head
-  uint32_t first_partial;                           // where a split item keeps its partials
+  uint32_t sequence, kv_head, first_pair,
+      n_pairs;             // pair p: row p / group of the sequence, head p % group of the kv head
+  uint32_t first_partial;  // where a split item keeps its partials
 };
 
 struct Workspace {
   Arena arena;
   uint32_t max_rows = 0, max_logit_rows = 0;
-  float* x = nullptr;            // [rows][n_embd] residual stream
-  float* projected = nullptr;    // [rows][n_embd], only with post norms
-  float* q = nullptr;            // [rows][n_heads * head_dim]
-  float* k = nullptr;            // [rows][n_kv_heads * head_dim]
+  float* x = nullptr;          // [rows][n_embd] residual stream
+  float* projected = nullptr;  // [rows][n_embd], only with post norms
+  float* q = nullptr;          // [rows][n_heads * head_dim]
+  float* k = nullptr;          // [rows][n_kv_heads * head_dim]
   float* v = nullptr;
-  float* attended = nullptr;     // as q
-  float* cos[2] = {};            // [rows][rope_dim / 2]: 0 global, 1 local
+  float* attended = nullptr;  // as q
+  float* cos[2] = {};         // [rows][rope_dim / 2]: 0 global, 1 local
   float* sin[2] = {};
-  float* head_in = nullptr;      // [logit rows][n_embd]
+  float* head_in = nullptr;  // [logit rows][n_embd]
   float* logits = nullptr;
   size_t logits_stride = 0;
   uint32_t* position = nullptr;  // [rows]
   uint32_t* sequence = nullptr;  // [rows]
   Activations in_acts, attention_acts, ffn_acts, head_acts;
   std::vector<ThreadScratch> threads;
-  std::vector<AttentionItem> items;   // capacity reserved at attach
-  float* partial_acc = nullptr;       // [kSplitPartials][8][head_dim]
+  std::vector<AttentionItem> items;  // capacity reserved at attach
+  float* partial_acc = nullptr;      // [kSplitPartials][8][head_dim]
   AttentionPartial* partials = nullptr;
   std::atomic<uint32_t>* next_item = nullptr;  // [n_layers * 16]: one line per layer
 

@@ -14,7 +14,9 @@ void put_text(Bytes& out, const std::string& text) {
   put<uint64_t>(out, text.size());
   append(out, std::string_view(text));
 }
-void align(Bytes& out) { out.resize((out.size() + 31) / 32 * 32); }
+void align(Bytes& out) {
+  out.resize((out.size() + 31) / 32 * 32);
+}
 
 }  // namespace
 
@@ -23,10 +25,18 @@ void GgufWriter::key(const std::string& key, uint32_t type) {
   put<uint32_t>(metadata_, type);
   ++n_keys_;
 }
-void GgufWriter::text(const std::string& name, const std::string& value) { key(name, 8), put_text(metadata_, value); }
-void GgufWriter::u32(const std::string& name, uint32_t value) { key(name, 4), put(metadata_, value); }
-void GgufWriter::f32(const std::string& name, float value) { key(name, 6), put(metadata_, value); }
-void GgufWriter::boolean(const std::string& name, bool value) { key(name, 7), put<uint8_t>(metadata_, value); }
+void GgufWriter::text(const std::string& name, const std::string& value) {
+  key(name, 8), put_text(metadata_, value);
+}
+void GgufWriter::u32(const std::string& name, uint32_t value) {
+  key(name, 4), put(metadata_, value);
+}
+void GgufWriter::f32(const std::string& name, float value) {
+  key(name, 6), put(metadata_, value);
+}
+void GgufWriter::boolean(const std::string& name, bool value) {
+  key(name, 7), put<uint8_t>(metadata_, value);
+}
 void GgufWriter::texts(const std::string& name, const std::vector<std::string>& values) {
   key(name, 9);
   put<uint32_t>(metadata_, 8);

@@ -34,7 +34,8 @@ class RandomWeights {
     const size_t n = rows * k / info->block_elements;
     Bytes out(n * info->block_bytes);
     for (uint8_t& byte : out) byte = static_cast<uint8_t>(random_());
-    if (info->block_elements == 1) narrow_floats(type, out, rows * k, spread);
+    if (info->block_elements == 1)
+      narrow_floats(type, out, rows * k, spread);
     else
       for (size_t b = 0; b < n; ++b) set_scales(type, out.data() + b * info->block_bytes, spread);
     return out;
@@ -59,15 +60,28 @@ class RandomWeights {
     std::uniform_real_distribution<float> around(0.5f, 1.5f);
     const float s = spread * around(random_);
     switch (type) {
-      case TensorType::kQ4_0: return put_u16(block, float_to_half(s / 4.6f));
-      case TensorType::kQ5_0: return put_u16(block, float_to_half(s / 9.2f));
-      case TensorType::kQ8_0: return put_u16(block, float_to_half(s / 74.0f));
-      case TensorType::kQ4_1: put_u16(block, float_to_half(s / 4.6f)); return put_u16(block + 2, float_to_half(-s * 7.5f / 4.6f));
-      case TensorType::kQ5_1: put_u16(block, float_to_half(s / 9.2f)); return put_u16(block + 2, float_to_half(-s * 15.5f / 9.2f));
-      case TensorType::kQ4_K: put_u16(block, float_to_half(s / 4.6f / 36)); return put_u16(block + 2, float_to_half(s * 7.5f / 4.6f / 36));
-      case TensorType::kQ5_K: put_u16(block, float_to_half(s / 9.2f / 36)); return put_u16(block + 2, float_to_half(s * 15.5f / 9.2f / 36));
-      case TensorType::kQ6_K: return put_u16(block + 208, float_to_half(s / 18.0f / 74));
-      default: return;
+      case TensorType::kQ4_0:
+        return put_u16(block, float_to_half(s / 4.6f));
+      case TensorType::kQ5_0:
+        return put_u16(block, float_to_half(s / 9.2f));
+      case TensorType::kQ8_0:
+        return put_u16(block, float_to_half(s / 74.0f));
+      case TensorType::kQ4_1:
+        put_u16(block, float_to_half(s / 4.6f));
+        return put_u16(block + 2, float_to_half(-s * 7.5f / 4.6f));
+      case TensorType::kQ5_1:
+        put_u16(block, float_to_half(s / 9.2f));
+        return put_u16(block + 2, float_to_half(-s * 15.5f / 9.2f));
+      case TensorType::kQ4_K:
+        put_u16(block, float_to_half(s / 4.6f / 36));
+        return put_u16(block + 2, float_to_half(s * 7.5f / 4.6f / 36));
+      case TensorType::kQ5_K:
+        put_u16(block, float_to_half(s / 9.2f / 36));
+        return put_u16(block + 2, float_to_half(s * 15.5f / 9.2f / 36));
+      case TensorType::kQ6_K:
+        return put_u16(block + 208, float_to_half(s / 18.0f / 74));
+      default:
+        return;
     }
   }
 
@@ -98,7 +112,8 @@ void write_vocabulary(GgufWriter& out, uint32_t n_vocab) {
   }
   std::vector<int32_t> types(tokens.size(), 1);
   const auto first_control = static_cast<uint32_t>(tokens.size());
-  for (const char* control : {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}) tokens.emplace_back(control), types.push_back(3);
+  for (const char* control : {"<|endoftext|>", "<|im_start|>", "<|im_end|>"})
+    tokens.emplace_back(control), types.push_back(3);
   while (tokens.size() < n_vocab) tokens.push_back("[PAD" + std::to_string(tokens.size()) + "]"), types.push_back(5);
   out.text("tokenizer.ggml.model", "gpt2");
   out.text("tokenizer.ggml.pre", "smollm");
@@ -109,7 +124,8 @@ void write_vocabulary(GgufWriter& out, uint32_t n_vocab) {
   out.u32("tokenizer.ggml.eos_token_id", first_control + 2);
   out.boolean("tokenizer.ggml.add_bos_token", false);
   out.text("tokenizer.chat_template",
-           "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
+           "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+           "'<|im_end|>' + '\\n' }}{% endfor %}"
            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}");
 }
 
@@ -144,13 +160,19 @@ class TensorWriter {
   TensorWriter(GgufWriter& out, const TinyModelOptions& o) : out_(out), o_(o), random_(o.seed) {}
 
   void matrix(const std::string& name, uint32_t n, uint32_t k) {
-    out_.tensor(name + ".weight", o_.weights, {k, n}, random_.matrix(o_.weights, n, k, 1.5f / std::sqrt(static_cast<float>(k))));
+    out_.tensor(name + ".weight", o_.weights, {k, n},
+                random_.matrix(o_.weights, n, k, 1.5f / std::sqrt(static_cast<float>(k))));
   }
   void embedding(const std::string& name) {
-    out_.tensor(name + ".weight", o_.embedding, {o_.n_embd, o_.n_vocab}, random_.matrix(o_.embedding, o_.n_vocab, o_.n_embd, 0.4f));
+    out_.tensor(name + ".weight", o_.embedding, {o_.n_embd, o_.n_vocab},
+                random_.matrix(o_.embedding, o_.n_vocab, o_.n_embd, 0.4f));
   }
-  void norm(const std::string& name, uint32_t n) { out_.tensor(name + ".weight", TensorType::kF32, {n}, random_.floats(n, 1.0f, 0.1f)); }
-  void bias(const std::string& name, uint32_t n) { out_.tensor(name + ".bias", TensorType::kF32, {n}, random_.floats(n, 0.0f, 0.2f)); }
+  void norm(const std::string& name, uint32_t n) {
+    out_.tensor(name + ".weight", TensorType::kF32, {n}, random_.floats(n, 1.0f, 0.1f));
+  }
+  void bias(const std::string& name, uint32_t n) {
+    out_.tensor(name + ".bias", TensorType::kF32, {n}, random_.floats(n, 0.0f, 0.2f));
+  }
 
  private:
   GgufWriter& out_;
@@ -163,14 +185,16 @@ void write_layer(TensorWriter& out, const TinyModelOptions& o, uint32_t layer) {
   const uint32_t nq = o.n_heads * o.head_dim, nkv = o.n_kv_heads * o.head_dim;
   const bool gemma = o.architecture.starts_with("gemma"), fused = o.architecture == "phi3";
   out.norm(p + "attn_norm", o.n_embd);
-  if (fused) out.matrix(p + "attn_qkv", nq + 2 * nkv, o.n_embd);
+  if (fused)
+    out.matrix(p + "attn_qkv", nq + 2 * nkv, o.n_embd);
   else {
     out.matrix(p + "attn_q", nq, o.n_embd);
     out.matrix(p + "attn_k", nkv, o.n_embd);
     out.matrix(p + "attn_v", nkv, o.n_embd);
   }
   if (o.architecture == "qwen2") out.bias(p + "attn_q", nq), out.bias(p + "attn_k", nkv), out.bias(p + "attn_v", nkv);
-  if (o.architecture == "qwen3" || o.architecture == "gemma3") out.norm(p + "attn_q_norm", o.head_dim), out.norm(p + "attn_k_norm", o.head_dim);
+  if (o.architecture == "qwen3" || o.architecture == "gemma3")
+    out.norm(p + "attn_q_norm", o.head_dim), out.norm(p + "attn_k_norm", o.head_dim);
   out.matrix(p + "attn_output", o.n_embd, nq);
   if (gemma) out.norm(p + "post_attention_norm", o.n_embd), out.norm(p + "post_ffw_norm", o.n_embd);
   out.norm(p + "ffn_norm", o.n_embd);

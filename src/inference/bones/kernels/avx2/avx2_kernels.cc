@@ -1,4 +1,5 @@
-// The AVX2 kernel set (with FMA and F16C). This folder alone is compiled for it. Strips are unpacked to bytes once and meet the rows in pairs.
+// The AVX2 kernel set (with FMA and F16C). This folder alone is compiled for it. Strips are unpacked to bytes once and
+// meet the rows in pairs.
 #include <immintrin.h>
 
 #include "inference/bones/kernels/kernel_set.h"
@@ -8,18 +9,23 @@ namespace tie::bones {
 namespace {
 
 #include "inference/bones/kernels/avx2/vector.inc.h"
-#include "inference/bones/kernels/simd/vector_kernels.inc.h"
 #include "inference/bones/kernels/simd/float_matmul.inc.h"
+#include "inference/bones/kernels/simd/vector_kernels.inc.h"
 
-inline __m256i load(const std::byte* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-inline void put(std::byte* p, __m256i v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v); }
+inline __m256i load(const std::byte* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+inline void put(std::byte* p, __m256i v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v);
+}
 
 // 32 bits to 32 bytes of 16 or 0.
 inline __m256i spread_bits(const std::byte* p) {
   uint32_t word;
   __builtin_memcpy(&word, p, 4);
-  const __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int32_t>(word)),
-                                            _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
+  const __m256i bytes =
+      _mm256_shuffle_epi8(_mm256_set1_epi32(static_cast<int32_t>(word)),
+                          _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303));
   const __m256i bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201ull));
   return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit), _mm256_set1_epi8(16));
 }
@@ -56,10 +62,14 @@ struct Strip {
   const std::byte* data;
   const std::byte* tile(uint32_t b) const {
     switch (packing) {
-      case kPackingQ4: return data + size_t{b} * kQ4TileBytes;
-      case kPackingQ5: return data + size_t{b} * kQ5TileBytes;
-      case kPackingQ6: return data + size_t{b} * kQ6TileBytes;
-      default: return data + size_t{b / 2} * kQ8TileBytes;
+      case kPackingQ4:
+        return data + size_t{b} * kQ4TileBytes;
+      case kPackingQ5:
+        return data + size_t{b} * kQ5TileBytes;
+      case kPackingQ6:
+        return data + size_t{b} * kQ6TileBytes;
+      default:
+        return data + size_t{b / 2} * kQ8TileBytes;
     }
   }
   size_t bytes() const {
@@ -68,10 +78,14 @@ struct Strip {
   }
   V scale(uint32_t b, uint32_t half) const {
     switch (packing) {
-      case kPackingQ4: return V::load_kv16<false>(tile(b) + 256);
-      case kPackingQ5: return V::load_kv16<false>(tile(b) + 320);
-      case kPackingQ6: return V::load_kv16<false>(tile(b) + 384 + 32 * half);
-      default: return V::load_kv16<false>(tile(b) + 1024 + 32 * (b & 1));
+      case kPackingQ4:
+        return V::load_kv16<false>(tile(b) + 256);
+      case kPackingQ5:
+        return V::load_kv16<false>(tile(b) + 320);
+      case kPackingQ6:
+        return V::load_kv16<false>(tile(b) + 384 + 32 * half);
+      default:
+        return V::load_kv16<false>(tile(b) + 1024 + 32 * (b & 1));
     }
   }
   V minimum(uint32_t b) const { return V::load_kv16<false>(tile(b) + (packing == kPackingQ4 ? 288 : 352)); }
@@ -84,22 +98,27 @@ void unpack_strip(const Strip& strip, std::byte* codes) {
       continue;
     }
     const __m256i flip = _mm256_set1_epi8(static_cast<char>(0x80));
-    for (uint32_t i = 0; i < 512; i += 32) put(codes + i, _mm256_xor_si256(load(strip.tile(b) + 512 * (b & 1) + i), flip));
+    for (uint32_t i = 0; i < 512; i += 32)
+      put(codes + i, _mm256_xor_si256(load(strip.tile(b) + 512 * (b & 1) + i), flip));
   }
 }
 
-struct Sums { __m256i a, b; };
+struct Sums {
+  __m256i a, b;
+};
 
 template <bool Signed>
 inline __m256i products(__m256i w, __m256i x) {
   const __m256i ones = _mm256_set1_epi16(1);
-  if constexpr (Signed) return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)), ones);
+  if constexpr (Signed)
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)), ones);
   return _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), ones);
 }
 
 // Integer sums of groups [from, to) of one block for R rows at distance `stride` codes.
 template <bool Signed, uint32_t R>
-inline void sum_groups(const std::byte* w, const int8_t* x, uint32_t tile_rows, uint32_t from, uint32_t to, Sums (&d)[R]) {
+inline void sum_groups(const std::byte* w, const int8_t* x, uint32_t tile_rows, uint32_t from, uint32_t to,
+                       Sums (&d)[R]) {
   for (uint32_t g = from; g < to; ++g) {
     const __m256i low = load(w + 64 * g), high = load(w + 64 * g + 32);
     for (uint32_t r = 0; r < R; ++r) {
@@ -112,7 +131,9 @@ inline void sum_groups(const std::byte* w, const int8_t* x, uint32_t tile_rows, 
   }
 }
 
-inline V to_float(Sums d) { return {_mm256_cvtepi32_ps(d.a), _mm256_cvtepi32_ps(d.b)}; }
+inline V to_float(Sums d) {
+  return {_mm256_cvtepi32_ps(d.a), _mm256_cvtepi32_ps(d.b)};
+}
 
 template <uint32_t Kind, uint32_t R>
 void strip_rows(const Strip& strip, const std::byte* codes, const MatmulJob& job, uint32_t row, float* out) {
@@ -166,19 +187,27 @@ void quantised(const MatmulJob& job) {
 
 void matmul(const MatmulJob& job) {
   switch (static_cast<uint32_t>(job.w.packing)) {
-    case kPackingQ4: return quantised<kPackingQ4>(job);
-    case kPackingQ5: return quantised<kPackingQ5>(job);
-    case kPackingQ6: return quantised<kPackingQ6>(job);
-    case kPackingQ8: return quantised<kPackingQ8>(job);
-    case kPackingF16: return float_matmul<FloatKind::kF16>(job);
-    case kPackingBf16: return float_matmul<FloatKind::kBf16>(job);
-    default: return float_matmul<FloatKind::kF32>(job);
+    case kPackingQ4:
+      return quantised<kPackingQ4>(job);
+    case kPackingQ5:
+      return quantised<kPackingQ5>(job);
+    case kPackingQ6:
+      return quantised<kPackingQ6>(job);
+    case kPackingQ8:
+      return quantised<kPackingQ8>(job);
+    case kPackingF16:
+      return float_matmul<FloatKind::kF16>(job);
+    case kPackingBf16:
+      return float_matmul<FloatKind::kBf16>(job);
+    default:
+      return float_matmul<FloatKind::kF32>(job);
   }
 }
 
 }  // namespace
 
-const KernelSet kAvx2Kernels = {"avx2", matmul, quantize, rms_scale, scale_mul, scale_mul_add, add, rotate,
-                                silu_gate, gelu_gate, soft_cap, store_kv, nullptr, attend_block, merge_partial};
+const KernelSet kAvx2Kernels = {"avx2",        matmul,   quantize, rms_scale,    scale_mul,
+                                scale_mul_add, add,      rotate,   silu_gate,    gelu_gate,
+                                soft_cap,      store_kv, nullptr,  attend_block, merge_partial};
 
 }  // namespace tie::bones

@@ -8,21 +8,26 @@ namespace tie::bones {
 namespace {
 
 #include "inference/bones/kernels/avx512/vector.inc.h"
-#include "inference/bones/kernels/simd/vector_kernels.inc.h"
 #include "inference/bones/kernels/simd/float_matmul.inc.h"
+#include "inference/bones/kernels/simd/vector_kernels.inc.h"
 
 void matmul(const MatmulJob& job) {
   switch (static_cast<uint32_t>(job.w.packing)) {
-    case kPackingF16: return float_matmul<FloatKind::kF16>(job);
-    case kPackingBf16: return float_matmul<FloatKind::kBf16>(job);
-    case kPackingF32: return float_matmul<FloatKind::kF32>(job);
-    default: return avx512::quantised_matmul(job);
+    case kPackingF16:
+      return float_matmul<FloatKind::kF16>(job);
+    case kPackingBf16:
+      return float_matmul<FloatKind::kBf16>(job);
+    case kPackingF32:
+      return float_matmul<FloatKind::kF32>(job);
+    default:
+      return avx512::quantised_matmul(job);
   }
 }
 
 }  // namespace
 
-const KernelSet kAvx512Kernels = {"avx512", matmul, quantize, rms_scale, scale_mul, scale_mul_add, add, rotate,
-                                  silu_gate, gelu_gate, soft_cap, store_kv, nullptr, attend_block, merge_partial};
+const KernelSet kAvx512Kernels = {"avx512",      matmul,   quantize, rms_scale,    scale_mul,
+                                  scale_mul_add, add,      rotate,   silu_gate,    gelu_gate,
+                                  soft_cap,      store_kv, nullptr,  attend_block, merge_partial};
 
 }  // namespace tie::bones

@@ -1,6 +1,7 @@
-// Quantised products with AVX-512 VNNI. Two shapes: up to 12 rows straight from the packed tiles (one sequential stream of weights), and more rows from a
-// panel of 32 columns unpacked once into the caches. Longer than a usual file because each packing has its own unrolled tile.
-// dpbusd is written as assembly because the compiler copies its accumulators otherwise.
+// Quantised products with AVX-512 VNNI. Two shapes: up to 12 rows straight from the packed tiles (one sequential stream
+// of weights), and more rows from a panel of 32 columns unpacked once into the caches. Longer than a usual file because
+// each packing has its own unrolled tile. dpbusd is written as assembly because the compiler copies its accumulators
+// otherwise.
 #include <immintrin.h>
 
 #include "inference/bones/kernels/avx512/avx512.h"
@@ -9,14 +10,24 @@
 namespace tie::bones::avx512 {
 namespace {
 
-inline void dot(__m512i& acc, __m512i w, __m512i x) { asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x)); }
+inline void dot(__m512i& acc, __m512i w, __m512i x) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x));
+}
 inline void dot_broadcast(__m512i& acc, __m512i w, const int8_t* x) {
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*reinterpret_cast<const int32_t*>(x)));
 }
-inline __m512i load(const std::byte* p) { return _mm512_loadu_si512(p); }
-inline __m512 halves(const std::byte* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
-inline __m512i low_nibbles(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
-inline __m512i high_nibbles(__m512i v) { return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64(0x1020408000000000), 0); }  // v >> 4 in each byte
+inline __m512i load(const std::byte* p) {
+  return _mm512_loadu_si512(p);
+}
+inline __m512 halves(const std::byte* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline __m512i low_nibbles(__m512i v) {
+  return _mm512_and_si512(v, _mm512_set1_epi8(15));
+}
+inline __m512i high_nibbles(__m512i v) {
+  return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64(0x1020408000000000), 0);
+}  // v >> 4 in each byte
 
 // What one block of a packing needs: codes of group g, where scales lie. kHalves: two scales per block.
 struct Q4 {
@@ -28,7 +39,10 @@ struct Q4 {
     for (int j = 0; j < 4; ++j) v[j] = load(tile + 64 * j);
   }
   const std::byte* tile;
-  template <int G> __m512i codes() const { return G < 4 ? low_nibbles(v[G & 3]) : high_nibbles(v[G & 3]); }
+  template <int G>
+  __m512i codes() const {
+    return G < 4 ? low_nibbles(v[G & 3]) : high_nibbles(v[G & 3]);
+  }
   __m512 scale(int) const { return halves(tile + 256); }
   __m512 minimum() const { return halves(tile + 288); }
   static constexpr size_t kBlockBytes = kQ4TileBytes;
@@ -43,7 +57,8 @@ struct Q5 {
     tile = strip + size_t{b} * kQ5TileBytes;
     for (int j = 0; j < 4; ++j) v[j] = load(tile + 64 * j);
   }
-  template <int G> __m512i codes() const {
+  template <int G>
+  __m512i codes() const {
     const __m512i nibbles = G < 4 ? low_nibbles(v[G & 3]) : high_nibbles(v[G & 3]);
     uint64_t bits;
     __builtin_memcpy(&bits, tile + 256 + 8 * G, 8);
@@ -65,10 +80,14 @@ struct Q6 {
     pairs[0] = load(tile + 256);
     pairs[1] = load(tile + 320);
   }
-  template <int G> __m512i codes() const {
+  template <int G>
+  __m512i codes() const {
     const __m512i nibbles = G < 4 ? low_nibbles(v[G & 3]) : high_nibbles(v[G & 3]), p = pairs[G / 4];
     constexpr int kAt = G % 4;
-    const __m512i moved = kAt == 0 ? _mm512_slli_epi16(p, 4) : kAt == 1 ? _mm512_slli_epi16(p, 2) : kAt == 2 ? p : _mm512_srli_epi16(p, 2);
+    const __m512i moved = kAt == 0   ? _mm512_slli_epi16(p, 4)
+                          : kAt == 1 ? _mm512_slli_epi16(p, 2)
+                          : kAt == 2 ? p
+                                     : _mm512_srli_epi16(p, 2);
     return _mm512_or_si512(nibbles, _mm512_and_si512(moved, _mm512_set1_epi8(0x30)));
   }
   __m512 scale(int half) const { return halves(tile + 384 + 32 * half); }
@@ -82,7 +101,10 @@ struct Q8 {
   const std::byte* tile;
   uint32_t odd;
   explicit Q8(const std::byte* strip, uint32_t b) : tile(strip + size_t{b / 2} * kQ8TileBytes), odd(b & 1) {}
-  template <int G> __m512i codes() const { return load(tile + 512 * odd + 64 * G); }
+  template <int G>
+  __m512i codes() const {
+    return load(tile + 512 * odd + 64 * G);
+  }
   __m512 scale(int) const { return halves(tile + 1024 + 32 * odd); }
   __m512 minimum() const { return _mm512_setzero_ps(); }
   static constexpr size_t kBlockBytes = kQ8TileBytes / 2;
@@ -102,7 +124,9 @@ inline __m512i start_sum(const int32_t* neg128, const int32_t* neg32, uint32_t r
   return _mm512_setzero_si512();
 }
 
-inline void finish(float* out, __m512 acc, bool add) { _mm512_storeu_ps(out, add ? _mm512_add_ps(_mm512_loadu_ps(out), acc) : acc); }
+inline void finish(float* out, __m512 acc, bool add) {
+  _mm512_storeu_ps(out, add ? _mm512_add_ps(_mm512_loadu_ps(out), acc) : acc);
+}
 
 template <typename P, int R, int G>
 inline void fused_group(const P& block, const int8_t* codes, __m512i (&d)[R]) {
@@ -115,7 +139,8 @@ template <typename P, int R>
 inline void fused_tail(const P& block, int half, const float* scale, const __m512i (&d)[R], __m512 (&acc)[R]) {
   const __m512 s = block.scale(half);
 #pragma GCC unroll 12
-  for (int r = 0; r < R; ++r) acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d[r]), _mm512_mul_ps(s, _mm512_set1_ps(scale[r])), acc[r]);
+  for (int r = 0; r < R; ++r)
+    acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d[r]), _mm512_mul_ps(s, _mm512_set1_ps(scale[r])), acc[r]);
 }
 
 // One strip of 16 columns by R rows.
@@ -127,7 +152,8 @@ void fused_strip(const std::byte* strip, const Activations& x, uint32_t blocks, 
   const int8_t* codes = x.codes;
   for (uint32_t b = 0; b < blocks; ++b, codes += 32 * R) {
     const P block(strip, b);
-    for (int line = 0; line < P::kLines; ++line) _mm_prefetch(reinterpret_cast<const char*>(block.tile) + 3072 + 64 * line, _MM_HINT_T0);
+    for (int line = 0; line < P::kLines; ++line)
+      _mm_prefetch(reinterpret_cast<const char*>(block.tile) + 3072 + 64 * line, _MM_HINT_T0);
     __m512i d[R];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) d[r] = start_sum<P>(x.neg128 + size_t{b} * R, x.neg32 + size_t{b} * 2 * R, r);
@@ -160,14 +186,16 @@ void fused(const MatmulJob& job) {
   const uint32_t blocks = job.x->blocks();
   const size_t bytes = strip_stride<P>(blocks);
   const std::byte* strip = job.w.data + job.first_strip * bytes;
-  for (uint32_t s = 0; s < job.n_strips; ++s, strip += bytes) fused_strip<P, R>(strip, *job.x, blocks, job.out + s * kStrip, job.out_stride, job.add);
+  for (uint32_t s = 0; s < job.n_strips; ++s, strip += bytes)
+    fused_strip<P, R>(strip, *job.x, blocks, job.out + s * kStrip, job.out_stride, job.add);
 }
 
 // ---- more than 12 rows: a panel of S strips, unpacked ----
 
 constexpr uint32_t kPanelRows = 6;
 
-// The panel in scratch: codes [block][group][S][64 bytes], then scales [block][half][S][16], then minima [block][S][16].
+// The panel in scratch: codes [block][group][S][64 bytes], then scales [block][half][S][16], then minima
+// [block][S][16].
 template <typename P, int S>
 struct Panel {
   static constexpr uint32_t kScales = P::kHalves ? 2 : 1;
@@ -175,7 +203,9 @@ struct Panel {
   float* scale;
   float* minimum;
   Panel(std::byte* scratch, uint32_t blocks)
-      : codes(scratch), scale(reinterpret_cast<float*>(scratch + size_t{blocks} * 512 * S)), minimum(scale + size_t{blocks} * kScales * S * 16) {}
+      : codes(scratch),
+        scale(reinterpret_cast<float*>(scratch + size_t{blocks} * 512 * S)),
+        minimum(scale + size_t{blocks} * kScales * S * 16) {}
 };
 
 template <typename P, int S, int G>
@@ -196,7 +226,8 @@ void unpack(const Panel<P, S>& panel, const std::byte* strip, uint32_t s, uint32
     unpack_group<P, S, 5>(block, codes, s);
     unpack_group<P, S, 6>(block, codes, s);
     unpack_group<P, S, 7>(block, codes, s);
-    for (uint32_t h = 0; h < panel.kScales; ++h) _mm512_store_ps(panel.scale + ((size_t{b} * panel.kScales + h) * S + s) * 16, block.scale(h));
+    for (uint32_t h = 0; h < panel.kScales; ++h)
+      _mm512_store_ps(panel.scale + ((size_t{b} * panel.kScales + h) * S + s) * 16, block.scale(h));
     if constexpr (P::kMinimum) _mm512_store_ps(panel.minimum + (size_t{b} * S + s) * 16, block.minimum());
   }
 }
@@ -220,19 +251,22 @@ inline void panel_groups(const std::byte* w, const int8_t* codes, int from, int 
 }
 
 template <int S>
-inline void panel_tail(const float* w_scale, const float* x_scale, const __m512i (&d)[kPanelRows][S], __m512 (&acc)[kPanelRows][S]) {
+inline void panel_tail(const float* w_scale, const float* x_scale, const __m512i (&d)[kPanelRows][S],
+                       __m512 (&acc)[kPanelRows][S]) {
 #pragma GCC unroll 6
   for (uint32_t r = 0; r < kPanelRows; ++r) {
     const __m512 x = _mm512_set1_ps(x_scale[r]);
 #pragma GCC unroll 2
     for (int s = 0; s < S; ++s)
-      acc[r][s] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d[r][s]), _mm512_mul_ps(_mm512_load_ps(w_scale + 16 * s), x), acc[r][s]);
+      acc[r][s] =
+          _mm512_fmadd_ps(_mm512_cvtepi32_ps(d[r][s]), _mm512_mul_ps(_mm512_load_ps(w_scale + 16 * s), x), acc[r][s]);
   }
 }
 
 // One tile of 6 rows by S strips.
 template <typename P, int S>
-void panel_tile(const Panel<P, S>& panel, const Activations& x, uint32_t tile, uint32_t blocks, float* out, size_t stride, bool add) {
+void panel_tile(const Panel<P, S>& panel, const Activations& x, uint32_t tile, uint32_t blocks, float* out,
+                size_t stride, bool add) {
   __m512 acc[kPanelRows][S];
 #pragma GCC unroll 6
   for (uint32_t r = 0; r < kPanelRows; ++r)
@@ -266,7 +300,8 @@ void panel_tile(const Panel<P, S>& panel, const Activations& x, uint32_t tile, u
       for (uint32_t r = 0; r < kPanelRows; ++r) {
         const __m512 sum = _mm512_set1_ps(x.sum[at + r]);
 #pragma GCC unroll 2
-        for (int s = 0; s < S; ++s) acc[r][s] = _mm512_fmadd_ps(_mm512_load_ps(panel.minimum + (size_t{b} * S + s) * 16), sum, acc[r][s]);
+        for (int s = 0; s < S; ++s)
+          acc[r][s] = _mm512_fmadd_ps(_mm512_load_ps(panel.minimum + (size_t{b} * S + s) * 16), sum, acc[r][s]);
       }
     }
   }
@@ -284,7 +319,8 @@ void panel_strips(const MatmulJob& job, uint32_t strip) {
   const Panel<P, S> panel(job.scratch, blocks);
   const size_t bytes = strip_stride<P>(blocks);
   for (uint32_t s = 0; s < S; ++s) unpack<P, S>(panel, job.w.data + (job.first_strip + strip + s) * bytes, s, blocks);
-  for (uint32_t tile = 0; tile < job.x->tiles(); ++tile) panel_tile<P, S>(panel, *job.x, tile, blocks, job.out + strip * kStrip, job.out_stride, job.add);
+  for (uint32_t tile = 0; tile < job.x->tiles(); ++tile)
+    panel_tile<P, S>(panel, *job.x, tile, blocks, job.out + strip * kStrip, job.out_stride, job.add);
 }
 
 template <typename P>
@@ -297,8 +333,9 @@ void by_panels(const MatmulJob& job) {
 template <typename P>
 void quantised(const MatmulJob& job) {
   using Fn = void (*)(const MatmulJob&);
-  static constexpr Fn kFused[kMaxTileRows] = {fused<P, 1>, fused<P, 2>, fused<P, 3>, fused<P, 4>, fused<P, 5>, fused<P, 6>,
-                                              fused<P, 7>, fused<P, 8>, fused<P, 9>, fused<P, 10>, fused<P, 11>, fused<P, 12>};
+  static constexpr Fn kFused[kMaxTileRows] = {fused<P, 1>, fused<P, 2>,  fused<P, 3>,  fused<P, 4>,
+                                              fused<P, 5>, fused<P, 6>,  fused<P, 7>,  fused<P, 8>,
+                                              fused<P, 9>, fused<P, 10>, fused<P, 11>, fused<P, 12>};
   if (job.x->rows <= kMaxTileRows && job.x->rows_per_tile == job.x->rows) return kFused[job.x->rows - 1](job);
   by_panels<P>(job);
 }
@@ -307,10 +344,14 @@ void quantised(const MatmulJob& job) {
 
 void quantised_matmul(const MatmulJob& job) {
   switch (static_cast<uint32_t>(job.w.packing)) {
-    case kPackingQ4: return quantised<Q4>(job);
-    case kPackingQ5: return quantised<Q5>(job);
-    case kPackingQ6: return quantised<Q6>(job);
-    default: return quantised<Q8>(job);
+    case kPackingQ4:
+      return quantised<Q4>(job);
+    case kPackingQ5:
+      return quantised<Q5>(job);
+    case kPackingQ6:
+      return quantised<Q6>(job);
+    default:
+      return quantised<Q8>(job);
   }
 }
 

@@ -1,4 +1,5 @@
-// The kernel set "avx512fp16" (Sapphire Rapids and later): AVX-512 with attention in half precision. Compiled with the baseline flags.
+// The kernel set "avx512fp16" (Sapphire Rapids and later): AVX-512 with attention in half precision. Compiled with the
+// baseline flags.
 #include "inference/bones/kernels/avx512fp16/avx512fp16.h"
 
 namespace tie::bones {
@@ -9,8 +10,10 @@ void prepare_queries(const AttentionJob& job) {
 }
 
 void attend_block(const AttentionJob& job, uint32_t key_block, AttentionPartial& out) {
-  if (avx512fp16::takes(job)) avx512fp16::attend_block(job, key_block, out);
-  else kAvx512Kernels.attend_block(job, key_block, out);
+  if (avx512fp16::takes(job))
+    avx512fp16::attend_block(job, key_block, out);
+  else
+    kAvx512Kernels.attend_block(job, key_block, out);
 }
 
 KernelSet with_half_attention() {

@@ -1,6 +1,7 @@
-// Attention over f16 keys and values in half-precision arithmetic (AVX-512 FP16): twice the lanes of f32 and no conversion of what is read.
-// Accuracy is kept by short half-precision sums: 32 products of q and k, 64 of weights and values, then f32. Weights are scaled by 2^-6 so that a sum of 64
-// cannot overflow. Everything else (softmax, merging) is f32. fp16_twin.cc does the same arithmetic one number at a time.
+// Attention over f16 keys and values in half-precision arithmetic (AVX-512 FP16): twice the lanes of f32 and no
+// conversion of what is read. Accuracy is kept by short half-precision sums: 32 products of q and k, 64 of weights and
+// values, then f32. Weights are scaled by 2^-6 so that a sum of 64 cannot overflow. Everything else (softmax, merging)
+// is f32. fp16_twin.cc does the same arithmetic one number at a time.
 #include <immintrin.h>
 
 #include "inference/bones/kernels/avx512fp16/avx512fp16.h"
@@ -15,21 +16,34 @@ constexpr uint32_t kKeysPerSum = 64;
 inline const std::byte* kv_block(const AttentionJob& job, uint32_t key) {
   return job.kv + size_t{job.block_table[key >> __builtin_ctz(job.block_tokens)]} * job.block_stride;
 }
-inline uint32_t slot_of(const AttentionJob& job, uint32_t key) { return key & (job.block_tokens - 1); }
-inline const std::byte* key_group(const AttentionJob& job, uint32_t key) { return kv_block(job, key) + size_t{slot_of(job, key) / 16} * job.head_dim * 32; }
+inline uint32_t slot_of(const AttentionJob& job, uint32_t key) {
+  return key & (job.block_tokens - 1);
+}
+inline const std::byte* key_group(const AttentionJob& job, uint32_t key) {
+  return kv_block(job, key) + size_t{slot_of(job, key) / 16} * job.head_dim * 32;
+}
 inline const std::byte* value_group(const AttentionJob& job, uint32_t key) {
   return kv_block(job, key) + (size_t{job.block_tokens} + slot_of(job, key)) * job.head_dim * 2;
 }
-inline __m512h load_halves(const std::byte* p) { return _mm512_castsi512_ph(_mm512_loadu_si512(p)); }
-inline __m512 low_floats(__m512h v) { return _mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_castph_si512(v))); }
-inline __m512 high_floats(__m512h v) { return _mm512_cvtph_ps(_mm512_extracti64x4_epi64(_mm512_castph_si512(v), 1)); }
+inline __m512h load_halves(const std::byte* p) {
+  return _mm512_castsi512_ph(_mm512_loadu_si512(p));
+}
+inline __m512 low_floats(__m512h v) {
+  return _mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_castph_si512(v)));
+}
+inline __m512 high_floats(__m512h v) {
+  return _mm512_cvtph_ps(_mm512_extracti64x4_epi64(_mm512_castph_si512(v), 1));
+}
 
-struct Span { uint32_t begin, end; };  // keys of a block that any row sees
+struct Span {
+  uint32_t begin, end;
+};  // keys of a block that any row sees
 
 Span visible(const AttentionJob& job, uint32_t start) {
   Span span{start + kKeyBlock, start};
   for (uint32_t r = 0; r < job.n_rows; ++r) {
-    const uint32_t begin = job.key_begin[r] > start ? job.key_begin[r] : start, end = job.key_end[r] < start + kKeyBlock ? job.key_end[r] : start + kKeyBlock;
+    const uint32_t begin = job.key_begin[r] > start ? job.key_begin[r] : start,
+                   end = job.key_end[r] < start + kKeyBlock ? job.key_end[r] : start + kKeyBlock;
     if (begin >= end) continue;
     span.begin = begin < span.begin ? begin : span.begin;
     span.end = end > span.end ? end : span.end;
@@ -37,9 +51,11 @@ Span visible(const AttentionJob& job, uint32_t start) {
   return span;
 }
 
-// Scores of G groups of 16 keys from `key` on, for head dimensions [2 * pair, 2 * (pair + pairs)); added to `scores` when it is not the first part.
+// Scores of G groups of 16 keys from `key` on, for head dimensions [2 * pair, 2 * (pair + pairs)); added to `scores`
+// when it is not the first part.
 template <uint32_t R, uint32_t G, bool Prefetch>
-inline void score_part(const AttentionJob& job, uint32_t key, uint32_t end, uint32_t pair, uint32_t pairs, float (*scores)[kKeyBlock]) {
+inline void score_part(const AttentionJob& job, uint32_t key, uint32_t end, uint32_t pair, uint32_t pairs,
+                       float (*scores)[kKeyBlock]) {
   const std::byte *k[G], *next[G], *values[G];
   for (uint32_t g = 0; g < G; ++g) {
     k[g] = key_group(job, key + 16 * g) + size_t{pair} * 64;
@@ -98,10 +114,13 @@ inline float fold(__m512 v) {  // as kernel_set.h prescribes
   return _mm_cvtss_f32(_mm_add_ss(u, _mm_shuffle_ps(u, u, 1)));
 }
 
-// exp(score - base) / 64 of 16 keys: returned as floats, stored as halves, twice in each 32-bit lane so that a 32-bit broadcast fills a register with one.
+// exp(score - base) / 64 of 16 keys: returned as floats, stored as halves, twice in each 32-bit lane so that a 32-bit
+// broadcast fills a register with one.
 inline __m512 store_weights(__m512 score, float base, uint32_t* weights) {
-  const __m512i twice = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8, 7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
-  const __m512 log2e = _mm512_set1_ps(1.44269504f), shift = _mm512_fmadd_ps(_mm512_set1_ps(base), log2e, _mm512_set1_ps(6.0f));
+  const __m512i twice = _mm512_set_epi16(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8, 7, 7, 6, 6, 5, 5,
+                                         4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+  const __m512 log2e = _mm512_set1_ps(1.44269504f),
+               shift = _mm512_fmadd_ps(_mm512_set1_ps(base), log2e, _mm512_set1_ps(6.0f));
   const __m512 p = exp2_rough(_mm512_fmsub_ps(score, log2e, shift));
   const __m256i half = _mm512_cvtps_ph(p, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   _mm512_store_si512(weights, _mm512_permutexvar_epi16(twice, _mm512_castsi256_si512(half)));
@@ -111,7 +130,8 @@ inline __m512 store_weights(__m512 score, float base, uint32_t* weights) {
 inline __m512 soft_capped(__m512 s, float cap);
 
 // Scores of one row to weights: max, mask, cap.
-inline void soften(const AttentionJob& job, uint32_t r, uint32_t start, uint32_t first, uint32_t last, float* s, uint32_t* weights, AttentionPartial& out) {
+inline void soften(const AttentionJob& job, uint32_t r, uint32_t start, uint32_t first, uint32_t last, float* s,
+                   uint32_t* weights, AttentionPartial& out) {
   const __m512 none = _mm512_set1_ps(-__builtin_inff());
   __m512 top = none;
   const auto begin = static_cast<int32_t>(job.key_begin[r]), end = static_cast<int32_t>(job.key_end[r]);
@@ -120,8 +140,10 @@ inline void soften(const AttentionJob& job, uint32_t r, uint32_t start, uint32_t
     if (job.soft_cap > 0.0f) x = soft_capped(x, job.soft_cap);
     const auto key = static_cast<int32_t>(start + 16 * g);
     if (key < begin || key + 16 > end) {
-      const __m512i lane = _mm512_add_epi32(_mm512_set1_epi32(key), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
-      const __mmask16 keep = _mm512_cmpge_epi32_mask(lane, _mm512_set1_epi32(begin)) & _mm512_cmplt_epi32_mask(lane, _mm512_set1_epi32(end));
+      const __m512i lane = _mm512_add_epi32(_mm512_set1_epi32(key),
+                                            _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+      const __mmask16 keep = _mm512_cmpge_epi32_mask(lane, _mm512_set1_epi32(begin)) &
+                             _mm512_cmplt_epi32_mask(lane, _mm512_set1_epi32(end));
       x = _mm512_mask_mov_ps(none, keep, x);
     }
     _mm512_store_ps(s + 16 * g, x);
@@ -129,7 +151,8 @@ inline void soften(const AttentionJob& job, uint32_t r, uint32_t start, uint32_t
   }
   const float max = _mm512_reduce_max_ps(top), base = max > -__builtin_inff() ? max : 0.0f;
   __m512 sum = _mm512_setzero_ps();
-  for (uint32_t g = first; g < last; ++g) sum = _mm512_add_ps(sum, store_weights(_mm512_load_ps(s + 16 * g), base, weights + 16 * g));
+  for (uint32_t g = first; g < last; ++g)
+    sum = _mm512_add_ps(sum, store_weights(_mm512_load_ps(s + 16 * g), base, weights + 16 * g));
   out.max[r] = max;
   out.sum[r] = fold(sum) * 64.0f;
 }
@@ -151,7 +174,8 @@ inline void soften_whole(uint32_t r, const float* s, uint32_t* weights, Attentio
 
 // Adds the weighted values of keys [begin, end) (at most kKeysPerSum) to acc, head dimensions [d, d + 32 * C).
 template <uint32_t R, uint32_t C>
-inline void weigh(const AttentionJob& job, uint32_t begin, uint32_t end, uint32_t d, const uint32_t (*weights)[kKeyBlock], float* acc) {
+inline void weigh(const AttentionJob& job, uint32_t begin, uint32_t end, uint32_t d,
+                  const uint32_t (*weights)[kKeyBlock], float* acc) {
   __m512h sum[R][C];
   for (uint32_t r = 0; r < R; ++r)
     for (uint32_t c = 0; c < C; ++c) sum[r][c] = _mm512_setzero_ph();
@@ -188,7 +212,8 @@ void attend_rows(const AttentionJob& job, uint32_t key_block, AttentionPartial& 
   alignas(64) uint32_t weights[R][kKeyBlock];
   for (uint32_t i = 0; i < R * job.head_dim; i += 16) _mm512_storeu_ps(out.acc + i, _mm512_setzero_ps());
   const bool any = span.begin < span.end;
-  const uint32_t first = any ? (span.begin - start) / 16 : 0, last = any ? (span.end - start + 15) / 16 : 0, limit = job.key_end[R - 1];
+  const uint32_t first = any ? (span.begin - start) / 16 : 0, last = any ? (span.end - start + 15) / 16 : 0,
+                 limit = job.key_end[R - 1];
   for (uint32_t pair = 0; pair < job.head_dim / 2; pair += kPairsPerSum) {
     const uint32_t pairs = job.head_dim / 2 - pair < kPairsPerSum ? job.head_dim / 2 - pair : kPairsPerSum;
     uint32_t g = first;
@@ -197,12 +222,15 @@ void attend_rows(const AttentionJob& job, uint32_t key_block, AttentionPartial& 
   }
   for (uint32_t r = 0; r < R; ++r) {
     const bool whole = job.key_begin[r] <= start && job.key_end[r] >= start + kKeyBlock && job.soft_cap <= 0.0f;
-    if (whole) soften_whole(r, scores[r], weights[r], out);
-    else soften(job, r, start, first, last, scores[r], weights[r], out);
+    if (whole)
+      soften_whole(r, scores[r], weights[r], out);
+    else
+      soften(job, r, start, first, last, scores[r], weights[r], out);
   }
   if (!any) return;
   for (uint32_t half = start; half < start + kKeyBlock; half += kKeysPerSum) {
-    const uint32_t begin = span.begin > half ? span.begin : half, end = span.end < half + kKeysPerSum ? span.end : half + kKeysPerSum;
+    const uint32_t begin = span.begin > half ? span.begin : half,
+                   end = span.end < half + kKeysPerSum ? span.end : half + kKeysPerSum;
     if (begin >= end) continue;
     uint32_t d = 0;
     for (; d + 64 <= job.head_dim; d += 64) weigh<R, 2>(job, begin, end, d, weights, out.acc);
@@ -221,7 +249,9 @@ inline __m512 soft_capped(__m512 s, float cap) {
 
 }  // namespace
 
-bool takes(const AttentionJob& job) { return !job.bf16 && job.head_dim % 32 == 0; }
+bool takes(const AttentionJob& job) {
+  return !job.bf16 && job.head_dim % 32 == 0;
+}
 
 // Each pair of dimensions (d, d + 1) of a row as one register: 16 times q[d], then 16 times q[d + 1], as K has them.
 void prepare_queries(const AttentionJob& job) {
@@ -229,10 +259,12 @@ void prepare_queries(const AttentionJob& job) {
     std::byte* to = job.prepared + size_t{r} * job.head_dim * 32;
     for (uint32_t d = 0; d < job.head_dim; d += 16) {
       alignas(32) uint32_t pairs[8];
-      _mm256_store_si256(reinterpret_cast<__m256i*>(pairs), _mm512_cvtps_ph(_mm512_loadu_ps(job.q[r] + d), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+      _mm256_store_si256(reinterpret_cast<__m256i*>(pairs),
+                         _mm512_cvtps_ph(_mm512_loadu_ps(job.q[r] + d), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
       const __m512i low = _mm512_set1_epi16(0x0100), high = _mm512_set1_epi16(0x0302);
       const __m512i pick = _mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1);
-      for (uint32_t i = 0; i < 8; ++i, to += 64) _mm512_store_si512(to, _mm512_shuffle_epi8(_mm512_set1_epi32(static_cast<int32_t>(pairs[i])), pick));
+      for (uint32_t i = 0; i < 8; ++i, to += 64)
+        _mm512_store_si512(to, _mm512_shuffle_epi8(_mm512_set1_epi32(static_cast<int32_t>(pairs[i])), pick));
     }
   }
 }

@@ -1,4 +1,5 @@
-// The reference set with attention in half precision: the twin of avx512fp16, one number at a time. Named "reference_fp16".
+// The reference set with attention in half precision: the twin of avx512fp16, one number at a time. Named
+// "reference_fp16".
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -19,11 +20,17 @@ double to_half(double x) {
   return std::fabs(rounded) > 65504 ? std::copysign(std::numeric_limits<double>::infinity(), x) : rounded;
 }
 // One half-precision fused multiply-add: exact in double, then rounded once.
-double half_fma(double a, double b, double c) { return to_half(a * b + c); }
+double half_fma(double a, double b, double c) {
+  return to_half(a * b + c);
+}
 
-double half_at(const std::byte* p) { return half_to_float(load_u16(p)); }
+double half_at(const std::byte* p) {
+  return half_to_float(load_u16(p));
+}
 
-const std::byte* block_of(const AttentionJob& job, uint32_t key) { return job.kv + size_t{job.block_table[key / job.block_tokens]} * job.block_stride; }
+const std::byte* block_of(const AttentionJob& job, uint32_t key) {
+  return job.kv + size_t{job.block_table[key / job.block_tokens]} * job.block_stride;
+}
 
 float exp2_rough(float x) {
   if (std::isinf(x)) return 0.0f;
@@ -73,7 +80,8 @@ void attend_block(const AttentionJob& job, uint32_t key_block, AttentionPartial&
   if (job.bf16 || job.head_dim % 32 != 0) return kReferenceKernels.attend_block(job, key_block, out);
   const float infinity = std::numeric_limits<float>::infinity();
   for (uint32_t r = 0; r < job.n_rows; ++r) {
-    const uint32_t start = key_block * kKeyBlock, begin = std::max(job.key_begin[r], start), end = std::min(job.key_end[r], start + kKeyBlock);
+    const uint32_t start = key_block * kKeyBlock, begin = std::max(job.key_begin[r], start),
+                   end = std::min(job.key_end[r], start + kKeyBlock);
     float s[kKeyBlock], lanes[16] = {};
     out.max[r] = -infinity;
     for (uint32_t key = begin; key < end; ++key) {
@@ -82,7 +90,8 @@ void attend_block(const AttentionJob& job, uint32_t key_block, AttentionPartial&
     }
     for (uint32_t key = begin; key < end; ++key) {
       float& weight = s[key % kKeyBlock];
-      const float p = exp2_rough(std::fma(weight, 1.44269504f, -std::fma(out.max[r], 1.44269504f, 6.0f)));  // exp(score - max) / 64
+      const float p =
+          exp2_rough(std::fma(weight, 1.44269504f, -std::fma(out.max[r], 1.44269504f, 6.0f)));  // exp(score - max) / 64
       lanes[key % 16] += p;
       weight = half_to_float(float_to_half(p));
     }
@@ -90,7 +99,8 @@ void attend_block(const AttentionJob& job, uint32_t key_block, AttentionPartial&
     float* acc = out.acc + size_t{r} * job.head_dim;
     std::fill_n(acc, job.head_dim, 0.0f);
     for (uint32_t from = start; from < start + kKeyBlock; from += 64)
-      if (std::max(begin, from) < std::min(end, from + 64)) weigh(job, std::max(begin, from), std::min(end, from + 64), s, acc);
+      if (std::max(begin, from) < std::min(end, from + 64))
+        weigh(job, std::max(begin, from), std::min(end, from + 64), s, acc);
   }
 }
 

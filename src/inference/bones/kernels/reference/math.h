@@ -1,4 +1,5 @@
-// The scalar functions that every kernel set must reproduce bit for bit: each vector kernel performs these operations in this order on 16 lanes.
+// The scalar functions that every kernel set must reproduce bit for bit: each vector kernel performs these operations
+// in this order on 16 lanes.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -32,11 +33,17 @@ inline float reciprocal(float x) {
   return r;
 }
 
-inline float at_most(float x, float limit) { return x < limit ? x : limit; }
+inline float at_most(float x, float limit) {
+  return x < limit ? x : limit;
+}
 
-inline float tanh_f32(float x) { return 1.0f - 2.0f * reciprocal(exp_f32(at_most(x + x, 80.0f)) + 1.0f); }
+inline float tanh_f32(float x) {
+  return 1.0f - 2.0f * reciprocal(exp_f32(at_most(x + x, 80.0f)) + 1.0f);
+}
 
-inline float silu(float x) { return x * reciprocal(1.0f + exp_f32(at_most(-x, 80.0f))); }
+inline float silu(float x) {
+  return x * reciprocal(1.0f + exp_f32(at_most(-x, 80.0f)));
+}
 
 inline float gelu_tanh(float x) {
   const float inner = x * std::fma(x * x, 0.044715f * 0.7978845608f, 0.7978845608f);

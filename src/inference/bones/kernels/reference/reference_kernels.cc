@@ -1,4 +1,5 @@
-// The reference kernel set: plain loops in the rounding order that kernel_set.h prescribes. Slow and obvious; the other sets are tested against it.
+// The reference kernel set: plain loops in the rounding order that kernel_set.h prescribes. Slow and obvious; the other
+// sets are tested against it.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,7 +21,8 @@ int32_t activation(const Activations& x, uint32_t row, uint32_t b, uint32_t i) {
   return x.codes[((block * 8 + i / 4) * R + row % R) * 4 + i % 4];
 }
 
-int32_t dot_codes(const MatmulJob& job, const std::byte* strip, uint32_t row, uint32_t c, uint32_t b, uint32_t from, uint32_t to) {
+int32_t dot_codes(const MatmulJob& job, const std::byte* strip, uint32_t row, uint32_t c, uint32_t b, uint32_t from,
+                  uint32_t to) {
   int32_t dot = 0;
   const auto offset = static_cast<int32_t>(code_offset(job.w.packing));
   for (uint32_t i = from; i < to; ++i)
@@ -65,7 +67,8 @@ void matmul(const MatmulJob& job) {
     const std::byte* strip = job.w.data + size_t{job.first_strip + s} * bytes;
     for (uint32_t row = 0; row < job.x->rows; ++row) {
       for (uint32_t c = 0; c < kStrip; ++c) {
-        const float y = is_quantised(job.w.packing) ? quantised_output(job, strip, row, c) : float_output(job, strip, row, c);
+        const float y =
+            is_quantised(job.w.packing) ? quantised_output(job, strip, row, c) : float_output(job, strip, row, c);
         float& out = job.out[row * job.out_stride + s * kStrip + c];
         out = job.add ? out + y : y;
       }
@@ -147,14 +150,19 @@ void soft_cap(float* x, float cap, uint32_t n) {
   for (uint32_t i = 0; i < n; ++i) x[i] = cap * tanh_f32(x[i] / cap);
 }
 
-uint32_t to_kv(float f, bool bf16) { return bf16 ? float_to_bf16(f) : float_to_half(f); }
-float from_kv(const std::byte* p, bool bf16) { return bf16 ? bf16_to_float(load_u16(p)) : half_to_float(load_u16(p)); }
+uint32_t to_kv(float f, bool bf16) {
+  return bf16 ? float_to_bf16(f) : float_to_half(f);
+}
+float from_kv(const std::byte* p, bool bf16) {
+  return bf16 ? bf16_to_float(load_u16(p)) : half_to_float(load_u16(p));
+}
 
 void store_kv(const StoreKvJob& job) {
   std::byte* keys = job.head + size_t{job.slot / 16} * job.head_dim * 32 + 2 * (job.slot % 16);
   std::byte* values = job.head + (size_t{job.block_tokens} + job.slot) * job.head_dim * 2;
   for (uint32_t d = 0; d < job.head_dim; ++d) {
-    const auto k = static_cast<uint16_t>(to_kv(job.k[d], job.bf16)), v = static_cast<uint16_t>(to_kv(job.v[d], job.bf16));
+    const auto k = static_cast<uint16_t>(to_kv(job.k[d], job.bf16)),
+               v = static_cast<uint16_t>(to_kv(job.v[d], job.bf16));
     std::memcpy(keys + 32 * d, &k, 2);
     std::memcpy(values + 2 * d, &v, 2);
   }
@@ -177,7 +185,8 @@ void attend_block(const AttentionJob& job, uint32_t key_block, AttentionPartial&
   for (uint32_t r = 0; r < job.n_rows; ++r) {
     float* acc = out.acc + size_t{r} * job.head_dim;
     std::fill_n(acc, job.head_dim, 0.0f);
-    const uint32_t begin = std::max(job.key_begin[r], key_block * kKeyBlock), end = std::min(job.key_end[r], (key_block + 1) * kKeyBlock);
+    const uint32_t begin = std::max(job.key_begin[r], key_block * kKeyBlock),
+                   end = std::min(job.key_end[r], (key_block + 1) * kKeyBlock);
     float scores[kKeyBlock], lanes[16] = {};
     out.max[r] = -infinity;
     out.sum[r] = 0.0f;
@@ -211,7 +220,8 @@ void merge_partial(AttentionPartial& into, const AttentionPartial& from, uint32_
 
 }  // namespace
 
-const KernelSet kReferenceKernels = {"reference", matmul, quantize, rms_scale, scale_mul, scale_mul_add, add, rotate,
-                                     silu_gate, gelu_gate, soft_cap, store_kv, nullptr, attend_block, merge_partial};
+const KernelSet kReferenceKernels = {"reference",   matmul,   quantize, rms_scale,    scale_mul,
+                                     scale_mul_add, add,      rotate,   silu_gate,    gelu_gate,
+                                     soft_cap,      store_kv, nullptr,  attend_block, merge_partial};
 
 }  // namespace tie::bones

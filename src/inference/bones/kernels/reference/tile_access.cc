@@ -7,14 +7,20 @@ namespace {
 
 const std::byte* tile_of(Packing packing, const std::byte* strip, uint32_t b) {
   switch (packing) {
-    case Packing::kTileQ4: return strip + size_t{b} * kQ4TileBytes;
-    case Packing::kTileQ5: return strip + size_t{b} * kQ5TileBytes;
-    case Packing::kTileQ6: return strip + size_t{b} * kQ6TileBytes;
-    default: return strip + size_t{b / 2} * kQ8TileBytes;
+    case Packing::kTileQ4:
+      return strip + size_t{b} * kQ4TileBytes;
+    case Packing::kTileQ5:
+      return strip + size_t{b} * kQ5TileBytes;
+    case Packing::kTileQ6:
+      return strip + size_t{b} * kQ6TileBytes;
+    default:
+      return strip + size_t{b / 2} * kQ8TileBytes;
   }
 }
 
-uint32_t byte_at(const std::byte* p) { return static_cast<uint32_t>(*p); }
+uint32_t byte_at(const std::byte* p) {
+  return static_cast<uint32_t>(*p);
+}
 
 uint32_t nibble(const std::byte* tile, uint32_t group, uint32_t lane) {
   const uint32_t byte = byte_at(tile + 64 * (group & 3) + lane);
@@ -33,20 +39,28 @@ float float_at(Packing packing, const std::byte* strip, uint32_t i, uint32_t c) 
 }  // namespace
 
 bool is_quantised(Packing packing) {
-  return packing == Packing::kTileQ4 || packing == Packing::kTileQ5 || packing == Packing::kTileQ6 || packing == Packing::kTileQ8;
+  return packing == Packing::kTileQ4 || packing == Packing::kTileQ5 || packing == Packing::kTileQ6 ||
+         packing == Packing::kTileQ8;
 }
 
 size_t strip_bytes(Packing packing, uint32_t k) {
   const size_t blocks = k / kBlock;
   switch (packing) {
-    case Packing::kTileQ4: return blocks * kQ4TileBytes;
-    case Packing::kTileQ5: return blocks * kQ5TileBytes;
-    case Packing::kTileQ6: return blocks * kQ6TileBytes;
-    case Packing::kTileQ8: return (blocks + 1) / 2 * kQ8TileBytes;
+    case Packing::kTileQ4:
+      return blocks * kQ4TileBytes;
+    case Packing::kTileQ5:
+      return blocks * kQ5TileBytes;
+    case Packing::kTileQ6:
+      return blocks * kQ6TileBytes;
+    case Packing::kTileQ8:
+      return (blocks + 1) / 2 * kQ8TileBytes;
     case Packing::kTileF16:
-    case Packing::kTileBf16: return size_t{k} * kStrip * 2;
-    case Packing::kTileF32: return size_t{k} * kStrip * 4;
-    case Packing::kVector: break;
+    case Packing::kTileBf16:
+      return size_t{k} * kStrip * 2;
+    case Packing::kTileF32:
+      return size_t{k} * kStrip * 4;
+    case Packing::kVector:
+      break;
   }
   return 0;
 }
@@ -55,20 +69,29 @@ uint32_t tile_code(Packing packing, const std::byte* strip, uint32_t b, uint32_t
   const std::byte* tile = tile_of(packing, strip, b);
   const uint32_t group = i / 4, lane = 4 * c + i % 4;
   switch (packing) {
-    case Packing::kTileQ4: return nibble(tile, group, lane);
-    case Packing::kTileQ5: return nibble(tile, group, lane) | (((byte_at(tile + 256 + 8 * group + lane / 8) >> (lane % 8)) & 1) << 4);
-    case Packing::kTileQ6: return nibble(tile, group, lane) | (((byte_at(tile + 256 + 64 * (group / 4) + lane) >> (2 * (group % 4))) & 3) << 4);
-    default: return byte_at(tile + 512 * (b & 1) + 64 * group + lane);
+    case Packing::kTileQ4:
+      return nibble(tile, group, lane);
+    case Packing::kTileQ5:
+      return nibble(tile, group, lane) | (((byte_at(tile + 256 + 8 * group + lane / 8) >> (lane % 8)) & 1) << 4);
+    case Packing::kTileQ6:
+      return nibble(tile, group, lane) |
+             (((byte_at(tile + 256 + 64 * (group / 4) + lane) >> (2 * (group % 4))) & 3) << 4);
+    default:
+      return byte_at(tile + 512 * (b & 1) + 64 * group + lane);
   }
 }
 
 float tile_scale(Packing packing, const std::byte* strip, uint32_t b, uint32_t c, uint32_t i) {
   const std::byte* tile = tile_of(packing, strip, b);
   switch (packing) {
-    case Packing::kTileQ4: return half_to_float(load_u16(tile + 256 + 2 * c));
-    case Packing::kTileQ5: return half_to_float(load_u16(tile + 320 + 2 * c));
-    case Packing::kTileQ6: return half_to_float(load_u16(tile + 384 + 32 * (i / 16) + 2 * c));
-    default: return half_to_float(load_u16(tile + 1024 + 32 * (b & 1) + 2 * c));
+    case Packing::kTileQ4:
+      return half_to_float(load_u16(tile + 256 + 2 * c));
+    case Packing::kTileQ5:
+      return half_to_float(load_u16(tile + 320 + 2 * c));
+    case Packing::kTileQ6:
+      return half_to_float(load_u16(tile + 384 + 32 * (i / 16) + 2 * c));
+    default:
+      return half_to_float(load_u16(tile + 1024 + 32 * (b & 1) + 2 * c));
   }
 }
 
@@ -79,7 +102,9 @@ float tile_minimum(Packing packing, const std::byte* strip, uint32_t b, uint32_t
   return 0.0f;
 }
 
-uint32_t code_offset(Packing packing) { return packing == Packing::kTileQ6 ? 32 : packing == Packing::kTileQ8 ? 128 : 0; }
+uint32_t code_offset(Packing packing) {
+  return packing == Packing::kTileQ6 ? 32 : packing == Packing::kTileQ8 ? 128 : 0;
+}
 
 namespace {
 
@@ -106,7 +131,8 @@ void gather_row(const PackedMatrix& w, uint32_t row, float* out) {
   for (uint32_t b = 0; b < w.k / kBlock; ++b, out += kBlock) {
     uint8_t codes[kBlock];
     column_codes(w.packing, strip, b, c, codes);
-    const float scale[2] = {tile_scale(w.packing, strip, b, c, 0), tile_scale(w.packing, strip, b, c, 16)}, minimum = tile_minimum(w.packing, strip, b, c);
+    const float scale[2] = {tile_scale(w.packing, strip, b, c, 0), tile_scale(w.packing, strip, b, c, 16)},
+                minimum = tile_minimum(w.packing, strip, b, c);
     for (uint32_t i = 0; i < kBlock; ++i) out[i] = scale[i / 16] * static_cast<float>(codes[i] - offset) + minimum;
   }
 }

@@ -1,4 +1,5 @@
-// Element-wise view of a packed tile: slow and plain. Used by the reference kernels, by packing's tests and to gather embedding rows.
+// Element-wise view of a packed tile: slow and plain. Used by the reference kernels, by packing's tests and to gather
+// embedding rows.
 #pragma once
 #include <cstdint>
 

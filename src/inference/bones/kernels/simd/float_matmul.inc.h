@@ -1,11 +1,12 @@
-// Products with float matrices (F32, F16, BF16), written once over V. Included as vector_kernels.inc.h is. One chain of fma per output, in order of k.
+// Products with float matrices (F32, F16, BF16), written once over V. Included as vector_kernels.inc.h is. One chain of
+// fma per output, in order of k.
 
 enum class FloatKind { kF16, kBf16, kF32 };
 
 template <FloatKind Kind>
 static inline V load_weights(const std::byte* p) {
   if constexpr (Kind == FloatKind::kF32) return V::load(reinterpret_cast<const float*>(p));
-  return V::template load_kv16<Kind == FloatKind::kBf16>(p);
+  return V::template load_kv16 < Kind == FloatKind::kBf16 > (p);
 }
 
 template <FloatKind Kind, uint32_t R, uint32_t S>

@@ -1,5 +1,6 @@
-// Everything but the matrix products, written once over a class V of 16 floats. Included by the one file of each instruction set, inside its anonymous
-// namespace, after V is defined; it includes nothing that has inline functions of external linkage. Order of operations: kernel_set.h.
+// Everything but the matrix products, written once over a class V of 16 floats. Included by the one file of each
+// instruction set, inside its anonymous namespace, after V is defined; it includes nothing that has inline functions of
+// external linkage. Order of operations: kernel_set.h.
 
 static inline V exp_v(V x) {
   const typename V::Mask tiny = V::less(x, V::set(-87.3f));
@@ -17,7 +18,9 @@ static inline V exp_v(V x) {
   return V::zero_where(tiny, V::mul(y, V::power_of_two(n)));
 }
 
-static inline float exp_scalar(float x) { return V::first(exp_v(V::set(x))); }
+static inline float exp_scalar(float x) {
+  return V::first(exp_v(V::set(x)));
+}
 
 // 1 / x for 1 <= x < 2^122, by Newton's iteration: a division would hold up the one divider for 16 cycles.
 static inline V reciprocal_v(V x) {
@@ -59,7 +62,8 @@ static float rms_scale(const float* x, uint32_t n, float epsilon) {
 
 static void scale_mul(float* out, const float* x, float scale, const float* weight, uint32_t n) {
   each_vector(n, [&](uint32_t i, uint32_t count) {
-    V::store_part(out + i, count, V::mul(V::mul(V::load_part(x + i, count), V::set(scale)), V::load_part(weight + i, count)));
+    V::store_part(out + i, count,
+                  V::mul(V::mul(V::load_part(x + i, count), V::set(scale)), V::load_part(weight + i, count)));
   });
 }
 
@@ -110,7 +114,8 @@ static inline V scaled_input(const QuantizeJob& job, uint32_t row, uint32_t at) 
   return y;
 }
 
-// Where the parts of one block of one row go; plain pointers, so that storing bytes does not make the compiler reload them.
+// Where the parts of one block of one row go; plain pointers, so that storing bytes does not make the compiler reload
+// them.
 struct BlockTarget {
   int8_t* codes;
   float *scale, *sum;
@@ -139,7 +144,8 @@ static void quantize_row(const QuantizeJob& job, uint32_t row, uint32_t r) {
   const Activations& out = *job.out;
   const uint32_t R = out.rows_per_tile, last = job.first_block + job.n_blocks;
   const size_t start = size_t{job.tile} * out.blocks() + job.first_block;
-  BlockTarget to{out.codes + (start * 8 * R + r) * 4, out.scale + start * R + r, out.sum + start * R + r, out.neg128 + start * R + r, out.neg32 + start * 2 * R + r};
+  BlockTarget to{out.codes + (start * 8 * R + r) * 4, out.scale + start * R + r, out.sum + start * R + r,
+                 out.neg128 + start * R + r, out.neg32 + start * 2 * R + r};
   const float* x = job.x + row * job.x_stride + (job.first_block - job.x_first_block) * kBlock;
   const float* weight = job.weight + (Weighted ? job.first_block * kBlock : 0);
   float* plain = out.f32 + row * out.f32_stride + job.first_block * kBlock;
@@ -168,13 +174,17 @@ static void clear_row(const QuantizeJob& job, uint32_t r) {
 
 static void quantize(const QuantizeJob& job) {
   using Fn = void (*)(const QuantizeJob&, uint32_t, uint32_t);
-  static constexpr Fn kKinds[8] = {quantize_row<false, false, false>, quantize_row<true, false, false>, quantize_row<false, true, false>, quantize_row<true, true, false>,
-                                   quantize_row<false, false, true>,  quantize_row<true, false, true>,  quantize_row<false, true, true>,  quantize_row<true, true, true>};
+  static constexpr Fn kKinds[8] = {quantize_row<false, false, false>, quantize_row<true, false, false>,
+                                   quantize_row<false, true, false>,  quantize_row<true, true, false>,
+                                   quantize_row<false, false, true>,  quantize_row<true, false, true>,
+                                   quantize_row<false, true, true>,   quantize_row<true, true, true>};
   const Fn kind = kKinds[(job.row_scale ? 1 : 0) + (job.weight ? 2 : 0) + (job.out->want_f32 ? 4 : 0)];
   for (uint32_t r = 0; r < job.out->rows_per_tile; ++r) {
     const uint32_t row = job.tile * job.out->rows_per_tile + r;
-    if (row < job.out->rows) kind(job, row, r);
-    else if (job.out->want_codes) clear_row(job, r);
+    if (row < job.out->rows)
+      kind(job, row, r);
+    else if (job.out->want_codes)
+      clear_row(job, r);
   }
 }
 
@@ -224,7 +234,8 @@ static inline void score_groups(const AttentionJob& job, uint32_t key, float (*s
 }
 
 template <uint32_t R, uint32_t C, bool Bf16>
-static inline void weigh_values(const AttentionJob& job, uint32_t begin, uint32_t end, uint32_t d, const float (*p)[kKeyBlock], float* acc) {
+static inline void weigh_values(const AttentionJob& job, uint32_t begin, uint32_t end, uint32_t d,
+                                const float (*p)[kKeyBlock], float* acc) {
   V sum[R][C];
   for (uint32_t r = 0; r < R; ++r)
     for (uint32_t c = 0; c < C; ++c) sum[r][c] = V::set(0.0f);
@@ -245,13 +256,15 @@ static inline void weigh_values(const AttentionJob& job, uint32_t begin, uint32_
 }
 
 // Turns the scores of groups [first, last) into weights; returns max and sum of the row.
-static inline void soften(const AttentionJob& job, uint32_t r, uint32_t block_start, uint32_t first, uint32_t last, float* s, AttentionPartial& out) {
+static inline void soften(const AttentionJob& job, uint32_t r, uint32_t block_start, uint32_t first, uint32_t last,
+                          float* s, AttentionPartial& out) {
   V top = V::set(-__builtin_inff());
   for (uint32_t g = first; g < last; ++g) {
     V x = V::load(s + 16 * g);
     if (job.soft_cap > 0.0f) x = V::mul(V::set(job.soft_cap), tanh_v(V::div(x, V::set(job.soft_cap))));
     const int32_t start = static_cast<int32_t>(block_start + 16 * g);
-    x = V::keep_lanes(x, static_cast<int32_t>(job.key_begin[r]) - start, static_cast<int32_t>(job.key_end[r]) - start, V::set(-__builtin_inff()));
+    x = V::keep_lanes(x, static_cast<int32_t>(job.key_begin[r]) - start, static_cast<int32_t>(job.key_end[r]) - start,
+                      V::set(-__builtin_inff()));
     V::store(s + 16 * g, x);
     top = V::max(top, x);
   }
@@ -287,16 +300,19 @@ static void attend_rows(const AttentionJob& job, uint32_t key_block, AttentionPa
   for (; g < last; ++g) score_groups<R, 1, Bf16>(job, start + 16 * g, s);
   for (uint32_t r = 0; r < R; ++r) soften(job, r, start, first, last, s[r], out);
   uint32_t d = 0;
-  for (; d + 16 * kColumns <= job.head_dim; d += 16 * kColumns) weigh_values<R, kColumns, Bf16>(job, begin, end, d, s, out.acc);
+  for (; d + 16 * kColumns <= job.head_dim; d += 16 * kColumns)
+    weigh_values<R, kColumns, Bf16>(job, begin, end, d, s, out.acc);
   for (; d < job.head_dim; d += 16) weigh_values<R, 1, Bf16>(job, begin, end, d, s, out.acc);
 }
 
 static void attend_block(const AttentionJob& job, uint32_t key_block, AttentionPartial& out) {
   using Fn = void (*)(const AttentionJob&, uint32_t, AttentionPartial&);
-  static constexpr Fn kHalf[kAttentionRows] = {attend_rows<1, false>, attend_rows<2, false>, attend_rows<3, false>, attend_rows<4, false>,
-                                               attend_rows<5, false>, attend_rows<6, false>, attend_rows<7, false>, attend_rows<8, false>};
-  static constexpr Fn kBrain[kAttentionRows] = {attend_rows<1, true>, attend_rows<2, true>, attend_rows<3, true>, attend_rows<4, true>,
-                                                attend_rows<5, true>, attend_rows<6, true>, attend_rows<7, true>, attend_rows<8, true>};
+  static constexpr Fn kHalf[kAttentionRows] = {attend_rows<1, false>, attend_rows<2, false>, attend_rows<3, false>,
+                                               attend_rows<4, false>, attend_rows<5, false>, attend_rows<6, false>,
+                                               attend_rows<7, false>, attend_rows<8, false>};
+  static constexpr Fn kBrain[kAttentionRows] = {attend_rows<1, true>, attend_rows<2, true>, attend_rows<3, true>,
+                                                attend_rows<4, true>, attend_rows<5, true>, attend_rows<6, true>,
+                                                attend_rows<7, true>, attend_rows<8, true>};
   (job.bf16 ? kBrain : kHalf)[job.n_rows - 1](job, key_block, out);
 }
 
