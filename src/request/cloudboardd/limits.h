@@ -28,6 +28,7 @@ constexpr int kMaxMetadataBytes = 16 << 10;
 constexpr size_t kMaxTransportBytes = 512 << 20;  // gRPC's own buffers over all connections
 constexpr int kHandshakeTimeoutMs = 10'000;
 constexpr int kKeepaliveTimeMs = 15'000, kKeepaliveTimeoutMs = 2'000;
+constexpr int kMaxConnectionIdleMs = 10 * 60'000;  // without a call; a client that comes back connects anew
 constexpr int kMinClientPingIntervalMs = 5'000;
 constexpr size_t kMaxWatchers = 256;  // of attestation or load, each
 
