@@ -1,7 +1,7 @@
 """Runs the test suites and adds up what they say. Called by `./dev test`; needs a built tree and the Python environment of `./dev deps --tests`.
 
 Suites: unit (GoogleTest programs), asan (the same, sanitized), rust (cargo test), rules (house rules, link rules), integration, sandbox, e2e, golden
-(pytest), fuzz (each target for a few seconds). The last line is `N passed, N failed, N skipped`; before it, what was skipped and why.
+(pytest), fuzz (each target for a few seconds); by name only: supervision (faults under load), systemd (boots the Debian package). The last line is `N passed, N failed, N skipped`; before it, what was skipped and why.
 TIE_REQUIRE_ALL=1 makes a skip a failure.
 """
 import argparse
@@ -161,13 +161,13 @@ def run_fuzz(name_filter):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suites", nargs="*", help=f"any of {' '.join(SUITES)} asan (default: all but asan)")
+    parser.add_argument("suites", nargs="*", help=f"any of {' '.join(SUITES + EXTRA_SUITES)} (default: {' '.join(SUITES)})")
     parser.add_argument("-k", dest="name", help="only tests whose name contains this")
     parser.add_argument("--with-asan", action="store_true", help="run the sanitized unit tests too (./dev build asan first)")
     options = parser.parse_args()
     unknown = [s for s in options.suites if s not in SUITES + EXTRA_SUITES]
     if unknown:
-        parser.error(f"unknown suite {unknown[0]}; there are {' '.join(SUITES)} asan")
+        parser.error(f"unknown suite {unknown[0]}; there are {' '.join(SUITES + EXTRA_SUITES)}")
     suites = options.suites or SUITES + (["asan"] if options.with_asan else [])
 
     total = Tally()
