@@ -28,7 +28,7 @@ void for_each_test(const char* file, Check check) {
       }
     }
   }
-  EXPECT_GT(count, 3);
+  EXPECT_GT(count, 1);
 }
 
 }  // namespace
@@ -57,7 +57,7 @@ TEST(Wycheproof, AesGcm) {
     EXPECT_EQ(*got, text);
     EXPECT_EQ(*aead->seal(nonce, aad, text), sealed);
   });
-  EXPECT_GT(opened, 10);
+  EXPECT_GT(opened, 5);
 }
 
 TEST(Wycheproof, HkdfSha256) {
