@@ -80,7 +80,6 @@ class KvConsumer {
 
  private:
   KvConsumer() = default;
-  enum class Step { kDone, kAgain };
   template <typename Check>
   Result<void> wait(Check&& check, Deadline deadline, int peer) const;
   os::Fd fd_;
