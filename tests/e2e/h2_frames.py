@@ -3,6 +3,8 @@ the protobuf encoding page; shares no code with the product or with any HTTP/2 l
 import asyncio
 import threading
 
+from protobuf_by_hand import fields
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM = 0x0, 0x1, 0x3
 PADDED = 0x8
@@ -43,35 +45,6 @@ def grpc_messages(data):
             return
         yield data[at + 5:at + 5 + length]
         at += 5 + length
-
-
-def varint(data, at):
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
-def fields(message):
-    """(field number, value) of a protobuf message: int for varints, bytes for length-delimited fields."""
-    at = 0
-    while at < len(message):
-        key, at = varint(message, at)
-        number, wire = key >> 3, key & 7
-        if wire == 0:
-            value, at = varint(message, at)
-        elif wire == 2:
-            length, at = varint(message, at)
-            value = message[at:at + length]
-            assert len(value) == length
-            at += length
-        else:
-            raise ValueError(f"wire type {wire}")
-        yield number, value
 
 
 def sealed_chunks(messages, chunk_field):

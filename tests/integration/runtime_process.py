@@ -11,21 +11,11 @@ import time
 
 import numpy as np
 import tritonclient.grpc as triton
+from protobuf_by_hand import fields, varint
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get("TIE_BUILD_DIR", ROOT / "build/release")) / "bin"
 START_LIMIT_S = 60
-
-
-def varint(value):
-    out = bytearray()
-    value &= (1 << 64) - 1
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
 
 FIELDS = {"temperature": (1, "f"), "top_k": (2, "v"), "top_p": (3, "f"), "min_p": (4, "f"), "repetition_penalty": (5, "f"),
           "presence_penalty": (6, "f"), "frequency_penalty": (7, "f"), "seed": (9, "v"), "n": (10, "v"), "max_tokens": (11, "v"), "min_tokens": (12, "v"),
@@ -50,35 +40,6 @@ def sampling(**params):
                 raw = one.encode()
                 out += varint(number << 3 | 2) + varint(len(raw)) + raw
     return out
-
-
-def fields(data):
-    """(number, value) pairs of a protobuf message: integers, floats for 32-bit fields, bytes."""
-    at = 0
-
-    def number():
-        nonlocal at
-        shift = value = 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while at < len(data):
-        key = number()
-        kind = key & 7
-        if kind == 0:
-            yield key >> 3, number()
-        elif kind == 5:
-            yield key >> 3, struct.unpack_from("<f", data, at)[0]
-            at += 4
-        else:
-            size = number()
-            yield key >> 3, data[at:at + size]
-            at += size
 
 
 def int32_input(name, values):

@@ -11,6 +11,7 @@ import time
 import grpc
 import httpx
 import pytest
+from protobuf_by_hand import fields
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import h2_frames  # noqa: E402
@@ -65,7 +66,7 @@ def wait_until(condition, seconds=10):
 
 def in_flight(channel):
     stream = channel.unary_stream(LOAD)(b"", timeout=5)
-    level = dict(h2_frames.fields(next(stream)))
+    level = dict(fields(next(stream)))
     stream.cancel()
     return level.get(2, 0)
 
@@ -158,12 +159,12 @@ def test_a_replay_is_refused_also_after_kill_9(node, channel):
 def test_a_changed_copy_of_a_request_is_the_uniform_refusal(node, channel):
     """Another fingerprint, so not a replay to cloudboardd; but nothing opens under it."""
     (messages,) = record_requests(node, 1)
-    at = next(i for i, m in enumerate(messages) if dict(h2_frames.fields(m)).get(2))
+    at = next(i for i, m in enumerate(messages) if dict(fields(m)).get(2))
     changed = bytearray(messages[at])
     changed[len(changed) // 2] ^= 1
     status, name, answers = invoke(channel, messages[:at] + [bytes(changed)] + messages[at + 1:])
     assert name in ("UNAUTHENTICATED", "BAD_REQUEST", "KEY_UNKNOWN_OR_EXPIRED"), (status, name)
-    assert not any(dict(h2_frames.fields(a)).get(3) for a in answers), "nothing sealed comes back"
+    assert not any(dict(fields(a)).get(3) for a in answers), "nothing sealed comes back"
 
 
 @pytest.mark.parametrize("messages", [[], [b""], [field(3, b"")], [SETUP, SETUP], [SETUP, field(3, b"\x0a\x01x")], [SETUP, field(2, b""), field(2, b"")], [SETUP]])

@@ -7,52 +7,19 @@ import threading
 import pytest
 
 import sandbox_node
+from protobuf_by_hand import field, fields
 from sandbox_node import ask, connect, receive_frame, send_frame, wait_until
 
 UNAUTHENTICATED = 5
 
 
-# Protobuf by hand, so that the attacker shares no code with the product.
-def varint(value):
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes(out + bytearray([value]))
-
-
-def field(number, value):
-    return varint(number << 3 | 2) + varint(len(value)) + value
-
-
-def parse(data):
-    out, at = {}, 0
-
-    def number():
-        nonlocal at
-        shift = value = 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while at < len(data):
-        key = number()
-        if key & 7 == 0:
-            out[key >> 3] = number()
-        else:
-            size = number()
-            out[key >> 3] = data[at:at + size]
-            at += size
-    return out
+def message(data):
+    return dict(fields(data))
 
 
 def call(sock, request):
     send_frame(sock, request)
-    return parse(receive_frame(sock))
+    return message(receive_frame(sock))
 
 
 REAL_KEYS = ["key_protectiond", "workload_servicesd", "cloudboardd"]
@@ -89,14 +56,14 @@ class Helper:
     def decap(self, ticket, key_id, encapsulated):
         request = field(1, ticket) + field(2, key_id) + field(3, encapsulated)
         answer = ask(self.sock, f"edge_frame 1 {request.hex()}")
-        return parse(bytes.fromhex(answer.split()[1])) if answer.startswith("reply ") else None
+        return message(bytes.fromhex(answer.split()[1])) if answer.startswith("reply ") else None
 
 
 @pytest.fixture(scope="module")
 def key_id(keys_node):
     def newest():
         bundle = call(connect(keys_node.socket("wsd-claims")), field(1, os.urandom(32))).get(1)
-        return bundle and parse(bundle)[2]
+        return bundle and message(bundle)[2]
 
     return wait_until(newest, what="a published key")
 
@@ -108,7 +75,7 @@ def authorize(node, key_id, encapsulated, ticket):
 
 
 def is_refused(reply):
-    return reply is None or (1 not in reply and parse(reply[4]).get(1) == UNAUTHENTICATED)
+    return reply is None or (1 not in reply and message(reply[4]).get(1) == UNAUTHENTICATED)
 
 
 # Implicit rejection makes every ciphertext of the right size decapsulate to something, so random bytes are a real attempt.

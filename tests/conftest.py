@@ -1,0 +1,5 @@
+"""Puts the helpers that several suites share on the path."""
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
