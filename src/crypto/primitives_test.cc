@@ -8,6 +8,7 @@
 #include "crypto/aead.h"
 #include "crypto/ed25519.h"
 #include "crypto/hkdf.h"
+#include "crypto/passphrase_key.h"
 #include "crypto/sha256.h"
 
 namespace tie::crypto {
@@ -63,6 +64,20 @@ TEST(Aead, AFailedOpenLeavesNoPlaintextAndTheKeyUsable) {
   EXPECT_TRUE(key->open(nonce, {}, sealed));
   EXPECT_FALSE(key->open(Bytes(11), {}, sealed));
   EXPECT_FALSE(AeadKey::create(AeadId::kAes256Gcm, Bytes(16)));
+}
+
+TEST(PassphraseKey, AgreesWithTheVectorsOfRfc7914) {
+  auto hex = [](const char* words, const char* salt, const PassphraseCost& cost) {
+    return to_hex(key_from_passphrase(as_bytes(words), as_bytes(salt), cost, 64)->view()).substr(0, 32);
+  };
+  EXPECT_EQ(hex("", "", {4, 1, 1}), "77d6576238657b203b19ca42c18a0497");
+  EXPECT_EQ(hex("password", "NaCl", {10, 8, 16}), "fdbabe1c9d3472007856e7190d01e9fe");
+  EXPECT_EQ(hex("pleaseletmein", "SodiumChloride", {14, 8, 1}), "7023bdcb3afd7348461c06cd81fd38eb");
+}
+
+TEST(PassphraseKey, RefusesACostThatOnlyAnAttackerWouldAskFor) {
+  for (PassphraseCost cost : {PassphraseCost{0, 8, 1}, {25, 8, 1}, {20, 64, 1}, {10, 8, 17}, {10, 0, 1}, {10, 8, 0}})
+    EXPECT_EQ(key_from_passphrase(as_bytes("x"), as_bytes("y"), cost, 32).error().code, Code::kOutOfRange);
 }
 
 TEST(Hkdf, RefusesWhatTheRfcRefuses) {

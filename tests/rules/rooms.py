@@ -27,7 +27,8 @@ ROOMS = {
     "request/cb_jobhelper": {"base", "os", "crypto", "proto", "request/frame_link", "request/cloud_app/delta_padding"},
     "request/cloud_app/delta_padding": {"base"},
     "request/cloud_app/constraints": {"base", "proto", "text", "request/cloud_app"},
-    "request/cloud_app": {"base", "os", "crypto", "proto", "text", "request/frame_link", "request/cloud_app/delta_padding", "request/cloud_app/constraints", "cache/kvxfer", "cache/ensemble_warden", "cache/store"},
+    "request/cloud_app": {"base", "os", "crypto", "proto", "text", "request/frame_link", "request/cloud_app/delta_padding", "request/cloud_app/constraints", "cache/kvxfer", "cache/ensemble_warden", "cache/store",
+                          "cache/prefix"},  # system_prompts.h alone
     "supervision/model_owner": {"base", "os", "crypto", "proto", "inference/bones", "model_files", "text", "cache/prefix"},
     "supervision/rpc": {"base", "os"},
     "supervision/gpuhealthd": {"base", "os", "proto", "supervision/rpc"},
@@ -35,8 +36,9 @@ ROOMS = {
     "supervision/controllerd": {"base", "os", "proto", "supervision/rpc"},
     "supervision/launcher": {"base", "os", "crypto"},
     "client/session": {"base", "crypto", "proto", "keys/attestation"},
-    "client/proxy": {"base", "os", "crypto", "proto", "client/session"},
-    "client/cli": {"base", "os", "crypto", "proto", "text", "model_files", "inference/bones", "keys/attestation", "client/session", "client/proxy",
+    "client/turn_keys": {"base", "os", "crypto", "proto"},
+    "client/proxy": {"base", "os", "crypto", "proto", "client/session", "client/turn_keys"},
+    "client/cli": {"base", "os", "crypto", "proto", "text", "model_files", "inference/bones", "keys/attestation", "client/session", "client/turn_keys", "client/proxy",
                    "supervision/launcher", "supervision/rpc", "supervision/model_owner", "cache/prefix", "request/cloud_app/constraints"},
 }
 
