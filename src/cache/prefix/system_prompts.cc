@@ -13,12 +13,6 @@ namespace {
 using Json = nlohmann::json;
 constexpr size_t kMaxIdBytes = 64;
 
-bool valid_id(std::string_view id) {
-  return !id.empty() && id.size() <= kMaxIdBytes && id[0] != '.' &&
-         std::all_of(id.begin(), id.end(),
-                     [](unsigned char c) { return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-'; });
-}
-
 Result<std::string> text_of(const Json& object, const char* key) {
   auto found = object.find(key);
   if (found == object.end() || !found->is_string())
@@ -42,6 +36,12 @@ Result<std::vector<int32_t>> tokens_of(const Json& object) {
 
 }  // namespace
 
+bool valid_prompt_id(std::string_view id) {
+  return !id.empty() && id.size() <= kMaxIdBytes && id[0] != '.' &&
+         std::all_of(id.begin(), id.end(),
+                     [](unsigned char c) { return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-'; });
+}
+
 Result<SystemPrompt> parse_system_prompt(std::string_view json) {
   if (json.size() > kMaxPromptFileBytes) return fail(Code::kTooLarge, "a prompt file is too large");
   Json object = Json::parse(json, nullptr, false);
@@ -54,7 +54,8 @@ Result<SystemPrompt> parse_system_prompt(std::string_view json) {
   TIE_TRY(out.model, text_of(object, "model"));
   TIE_TRY(out.text, text_of(object, "text"));
   TIE_TRY(out.tokens, tokens_of(object));
-  if (!valid_id(out.id))
+  if (out.tokens.empty()) return fail(Code::kCorrupt, "a prompt has no tokens");
+  if (!valid_prompt_id(out.id))
     return fail(Code::kCorrupt, "a prompt's id has characters other than letters, digits, '.', '_' and '-'");
   return out;
 }

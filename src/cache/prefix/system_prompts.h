@@ -18,6 +18,8 @@ struct SystemPrompt {
 
 inline constexpr size_t kMaxPromptFileBytes = size_t{8} << 20;
 
+// 1 to 64 of letters, digits, '.', '_', '-', not a dot first: safe as a file's name.
+bool valid_prompt_id(std::string_view id);
 Result<SystemPrompt> parse_system_prompt(std::string_view json);
 std::string to_json(const SystemPrompt& prompt);
 // Those of one model, by id. A missing folder is an empty list. kCorrupt names the file.

@@ -15,7 +15,7 @@ namespace {
 
 struct AskOptions {
   NodeFlags node;
-  std::string prompt, model, system;
+  std::string prompt, model, system, prompt_id;
   std::optional<int> max_tokens;
   std::optional<double> temperature;
   std::optional<uint64_t> seed;
@@ -26,6 +26,8 @@ void add_ask_flags(CLI::App& command, AskOptions& o) {
   add_node_flags(command, o.node);
   command.add_option("--model", o.model, "model to ask (default: the node's first)");
   command.add_option("--system", o.system, "system message");
+  command.add_option("--prompt-id", o.prompt_id, "a system prompt that is registered on the node")
+      ->excludes("--system");
   command.add_option("--max-tokens", o.max_tokens, "end the answer after so many tokens")
       ->check(CLI::Range(1, 1 << 30));
   command.add_option("--temperature", o.temperature, "0 always takes the likeliest token; 2 is wild")
@@ -44,6 +46,7 @@ v1::Message message_of(const std::string& role, const std::string& text) {
 v1::InferenceRequest new_request(const AskOptions& o, const std::string& model) {
   v1::InferenceRequest request;
   request.set_model(model);
+  request.set_prompt_id(o.prompt_id);
   if (!o.system.empty()) *request.mutable_conversation()->add_messages() = message_of("system", o.system);
   if (o.max_tokens) request.mutable_sampling()->set_max_tokens(*o.max_tokens);
   if (o.temperature) request.mutable_sampling()->set_temperature(float(*o.temperature));

@@ -42,11 +42,12 @@ Refusal helper_gone() {
 
 }  // namespace
 
-App::App(os::Fd helper, ServedModels models) : helper_(std::move(helper), kHelperLimits), models_(std::move(models)) {}
+App::App(os::Fd helper, ServedModels models, std::string assets)
+    : helper_(std::move(helper), kHelperLimits), models_(std::move(models)), assets_(std::move(assets)) {}
 
 Result<std::unique_ptr<App>> App::warm_up(os::Fd helper, const Config& config) {
   TIE_TRY(ServedModels models, ServedModels::load(config.assets));
-  std::unique_ptr<App> app(new App(std::move(helper), std::move(models)));
+  std::unique_ptr<App> app(new App(std::move(helper), std::move(models), config.assets));
   TIE_TRY(v1::ToApp first, app->next_message(-1));
   if (!first.has_warmup()) return fail(Code::kFailedPrecondition, "the helper's first word is not Warmup");
   for (const auto& [name, model] : app->models_.all()) {
@@ -131,14 +132,19 @@ Checked<v1::InferenceRequest> App::read_request() {
   }
 }
 
-Checked<void> App::run(const v1::InferenceRequest& request) {
+Checked<void> App::run(v1::InferenceRequest& request) {
   const ServedModel* model = models_.find(request.model());
   if (model == nullptr)
     return refuse(Code::kModelNotFound, "This node does not serve the model of that name.", "model");
   TIE_CHECK_OK(check_request(request, *model));
+  std::optional<prefix::SystemPrompt> system;
+  if (!request.prompt_id().empty()) {
+    TIE_TRY(system, named_prompt(assets_, request.prompt_id(), model->name));
+    TIE_CHECK_OK(add_system_message(*system, request));
+  }
   TIE_TRY(Constraint constraint, lower_constraint(request, model->tool_syntax));
   TIE_CHECK_OK(check_constraint(request, constraint));
-  TIE_TRY(PromptTokens prompt, prompt_tokens(request, *model));
+  TIE_TRY(PromptTokens prompt, prompt_tokens(request, *model, system ? &*system : nullptr));
   TIE_TRY(v1::SamplingParams sampling,
           settle_sampling(request.sampling(), *model, prompt.ids.size(), prompt_param(request)));
   Answer answer(*model, sampling, [this](const Bytes& padded) { send_event(padded); });

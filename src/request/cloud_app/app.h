@@ -15,25 +15,26 @@
 namespace tie::request::app {
 
 struct Config {
-  std::string assets;       // ASSETS/models/NAME/...
+  std::string assets;       // ASSETS/models/NAME/..., ASSETS/prompts/ID.json
   std::string runtime_dir;  // DIR/NAME/runtime.sock
 };
 
 class App {
  public:
-  // Waits for Warmup on the helper's connection, then loads and connects everything. Nothing is opened after it.
+  // Waits for Warmup on the helper's connection, then loads and connects everything. Nothing is connected after it, and
+  // no file opened but that of a registered prompt which the request names.
   static Result<std::unique_ptr<App>> warm_up(os::Fd helper, const Config& config);
 
   // Says Ready, serves one request. Returns when the answer is out, or when the helper went away.
   Result<void> serve();
 
  private:
-  App(os::Fd helper, ServedModels models);
+  App(os::Fd helper, ServedModels models, std::string assets);
   enum class Wait { kHelper, kRuntimeGone };
   Result<Wait> wait_idle();
   Result<v1::ToApp> next_message(int64_t timeout_ms);
   Checked<v1::InferenceRequest> read_request();
-  Checked<void> run(const v1::InferenceRequest& request);
+  Checked<void> run(v1::InferenceRequest& request);
   Checked<void> generate(RuntimeStream& runtime, Answer& answer, int64_t deadline_ms);
   Checked<void> listen_to_helper();
   void send(const v1::FromApp& message);
@@ -42,6 +43,7 @@ class App {
 
   FrameLink helper_;
   ServedModels models_;
+  std::string assets_;
   std::map<std::string, std::unique_ptr<RuntimeStream>> runtimes_;
   std::string request_id_;
   bool helper_gone_ = false;

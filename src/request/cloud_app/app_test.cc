@@ -107,6 +107,38 @@ TEST_F(AppTest, ServesTheModelThatIsAskedFor) {
   EXPECT_EQ(text(), "right");
 }
 
+TEST_F(AppTest, ANamedPromptIsTheBeginningOfWhatTheRuntimeGets) {
+  std::filesystem::create_directories(assets.root + "/prompts");
+  std::ofstream(assets.root + "/prompts/p.json")
+      << R"({"id": "p", "model": "tiny", "text": "S", "token_ids": [257, 115, 121, 115, 116, 101, 109, 58, 83, 256]})";
+  FakeRuntime runtime(assets.socket(), saying("x"));
+  start();
+  auto request = chat("hi");
+  request.set_prompt_id("p");
+  ask(request);
+  EXPECT_EQ(answer(), End::OK);
+  ASSERT_EQ(runtime.seen.size(), 1u);
+  const std::string& raw = runtime.seen[0].raw_input_contents(0);
+  std::vector<int32_t> ids(raw.size() / 4);
+  std::memcpy(ids.data(), raw.data(), raw.size());
+  std::vector<int32_t> system = {kStart, 's', 'y', 's', 't', 'e', 'm', ':', 'S', kEnd};
+  ASSERT_GT(ids.size(), system.size());
+  EXPECT_TRUE(std::equal(system.begin(), system.end(), ids.begin()));
+}
+
+TEST_F(AppTest, AnUnknownPromptIdIsAClearError) {
+  FakeRuntime runtime(assets.socket(), saying("x"));
+  start();
+  auto request = chat("hi");
+  request.set_prompt_id("ghost");
+  ask(request);
+  EXPECT_EQ(answer(), End::INVALID_REQUEST);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].error().code(), v1::NOT_FOUND);
+  EXPECT_EQ(events[0].error().param(), "prompt_id");
+  EXPECT_TRUE(runtime.seen.empty());
+}
+
 TEST_F(AppTest, RefusalsAreEventsWithCodeAndParameter) {
   FakeRuntime runtime(assets.socket(), saying("x"));
   start();

@@ -37,14 +37,17 @@ void write_calls_out(const v1::Message& message, Json& out) {
 }
 
 // The words about tools go in front: into a system message, or, where the template takes none, into the first message.
-Json with_instructions(const Json& messages, const std::string& words, bool as_system) {
+// Behind a registered system prompt, whose tokens must stay the beginning.
+Json with_instructions(const Json& messages, const std::string& words, bool as_system, bool registered) {
   Json out = messages;
   Json* first = out.empty() ? nullptr : &out.front();
   bool joins = first && (!as_system || (*first)["role"] == "system") && (*first)["content"].is_string();
-  if (joins)
-    (*first)["content"] = words + "\n\n" + (*first)["content"].get<std::string>();
-  else
+  if (joins) {
+    auto content = (*first)["content"].get<std::string>();
+    (*first)["content"] = registered ? content + "\n\n" + words : words + "\n\n" + content;
+  } else {
     out.insert(out.begin(), Json{{"role", as_system ? "system" : "user"}, {"content", words}});
+  }
   return out;
 }
 
@@ -80,19 +83,21 @@ Checked<std::string> template_variables(const v1::InferenceRequest& request) {
   return out + "}";
 }
 
-Checked<PromptTokens> from_conversation(const v1::InferenceRequest& request, const ServedModel& model) {
+Checked<PromptTokens> from_conversation(const v1::InferenceRequest& request, const ServedModel& model,
+                                        bool registered) {
   text::ChatInput input;
   Json messages = Json::array();
   for (const auto& message : request.conversation().messages()) messages.push_back(message_json(message, model));
   bool explains = wants_tools(request) && !model.tool_syntax.in_template;
-  input.messages_json = dump(explains ? with_instructions(messages, tool_instructions(request), true) : messages);
+  input.messages_json =
+      dump(explains ? with_instructions(messages, tool_instructions(request), true, registered) : messages);
   if (wants_tools(request) && !explains) input.tools_json = tools_json(request);
   if (request.template_kwargs_size() > 0) {
     TIE_TRY(input.extra_json, template_variables(request));
   }
   auto prompt = model.prompts->build(input);
   if (!prompt && explains && prompt.error().code == Code::kBadRequest) {
-    input.messages_json = dump(with_instructions(messages, tool_instructions(request), false));
+    input.messages_json = dump(with_instructions(messages, tool_instructions(request), false, registered));
     prompt = model.prompts->build(input);
   }
   if (!prompt) return refuse(std::move(prompt.error()), "messages");
@@ -121,15 +126,17 @@ const char* prompt_param(const v1::InferenceRequest& request) {
   return request.has_conversation() ? "messages" : "prompt";
 }
 
-Checked<PromptTokens> prompt_tokens(const v1::InferenceRequest& request, const ServedModel& model) {
+Checked<PromptTokens> prompt_tokens(const v1::InferenceRequest& request, const ServedModel& model,
+                                    const prefix::SystemPrompt* system) {
   PromptTokens out;
   if (request.has_conversation()) {
-    TIE_TRY(out, from_conversation(request, model));
+    TIE_TRY(out, from_conversation(request, model, system != nullptr));
   } else if (request.has_token_ids()) {
     out = from_ids(request, model);
   } else {
     TIE_TRY(out, from_text(request, model));
   }
+  if (system != nullptr && !request.has_conversation()) begin_with(*system, model, out.ids);
   // An empty text completion begins as the model begins a text.
   if (out.ids.empty()) {
     auto first = model.vocab->bos() ? model.vocab->bos() : model.vocab->eos();

@@ -2,6 +2,7 @@
 // template's budget.
 #pragma once
 #include "inference.pb.h"
+#include "request/cloud_app/named_prompt.h"
 #include "request/cloud_app/refusal.h"
 #include "request/cloud_app/served_model.h"
 
@@ -12,8 +13,10 @@ struct PromptTokens {
   std::string echo;  // the prompt as text, when the request wants it back
 };
 
-// The request has passed check_request.
-Checked<PromptTokens> prompt_tokens(const v1::InferenceRequest& request, const ServedModel& model);
+// The request has passed check_request. `system`: the registered prompt that it names and that add_system_message() has
+// put in front of a conversation, or null.
+Checked<PromptTokens> prompt_tokens(const v1::InferenceRequest& request, const ServedModel& model,
+                                    const prefix::SystemPrompt* system = nullptr);
 const char* prompt_param(const v1::InferenceRequest& request);  // "messages" or "prompt"
 
 }  // namespace tie::request::app

@@ -117,8 +117,6 @@ Checked<void> check_tools(const v1::InferenceRequest& request) {
 // unnoticed.
 Checked<void> check_features(const v1::InferenceRequest& request) {
   TIE_CHECK_OK(check_tools(request));
-  if (!request.prompt_id().empty())
-    return refuse(Code::kUnsupportedFeature, "This node has no registered system prompts.", "prompt_id");
   if (request.sampling().echo() && (request.sampling().logprobs() || request.sampling().top_logprobs() > 0))
     return refuse(Code::kUnsupportedFeature, "logprobs of the prompt (echo with logprobs) are not available.", "echo");
   for (const std::string* key : {&request.turn_key_read(), &request.turn_key_write()})

@@ -111,10 +111,6 @@ TEST_F(RequestCheckTest, AnImageIsAClearRefusal) {
   EXPECT_EQ(refusal.param, "messages");
 }
 
-TEST_F(RequestCheckTest, WhatTheNodeDoesNotDoIsSaidAndNotIgnored) {
-  EXPECT_EQ(check([](Request& r) { r.set_prompt_id("p"); }).code, Code::kUnsupportedFeature);
-}
-
 TEST_F(RequestCheckTest, ToolsHaveNamesOfTheirOwn) {
   EXPECT_EQ(check([](Request& r) { r.add_tools()->set_name("f"); }).code, Code::kOk);
   EXPECT_EQ(check([](Request& r) { r.add_tools(); }).param, "tools");

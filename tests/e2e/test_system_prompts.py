@@ -1,0 +1,110 @@
+"""Registered system prompts on a node of their own: `tie node prompt`, `tie node reload`, and requests that name one by id or send its exact text."""
+import json
+import os
+import subprocess
+import urllib.error
+import urllib.request
+
+import pytest
+
+import support
+
+TEXT = "You are a helpful pirate who answers every question in one short sentence. " + " ".join(f"Rule {i}: be kind to sailor number {i}." for i in range(20))
+
+
+@pytest.fixture(scope="module")
+def node():
+    if not (support.BUILD / "dist").exists():
+        pytest.skip(f"no installed tree in {support.BUILD}: ./dev build")
+    if not support.model_file():
+        pytest.skip("no SmolLM2 model file: ./dev model")
+    with support.real_node() as place:
+        yield place
+
+
+def operate(node, *words):
+    environment = dict(os.environ, TIE_RUN=str(node.run_dir), TIE_ASSETS=str(assets_of(node)))
+    return subprocess.run([str(support.tie_program()), "node", *words], capture_output=True, text=True, timeout=120, env=environment)
+
+
+def assets_of(node):
+    """The owner's command line names the assets that this node serves."""
+    pid = node.processes("tie-model-owner")[0]
+    words = open(f"/proc/{pid}/cmdline", "rb").read().split(b"\0")
+    return words[words.index(b"--assets") + 1].decode()
+
+
+def chat(node, messages, prompt_id=None):
+    body = json.dumps({"model": node.model, "messages": messages, "max_tokens": 8, "temperature": 0}).encode()
+    headers = {"Content-Type": "application/json"}
+    if prompt_id:
+        headers["x-tie-prompt-id"] = prompt_id
+    try:
+        with urllib.request.urlopen(urllib.request.Request(node.url + "/v1/chat/completions", body, headers), timeout=60) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def cached(answer):
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def text(answer):
+    return answer["choices"][0]["message"]["content"]
+
+
+USER = [{"role": "user", "content": "Where is the ship?"}]
+SYSTEM = [{"role": "system", "content": TEXT}]
+
+
+def test_a_registered_prompt_from_add_to_remove(node, tmp_path):
+    status, error = chat(node, USER, "pirate")
+    assert status == 404 and error["error"]["param"] == "prompt_id" and "prompt" in error["error"]["message"]
+    status, cold = chat(node, SYSTEM + USER)
+    assert status == 200 and cached(cold) == 0
+
+    file = tmp_path / "pirate.txt"
+    file.write_text(TEXT)
+    added = operate(node, "prompt", "add", str(file), "--id", "pirate", "--model", node.model)
+    assert added.returncode == 0, added.stderr
+    assert "pirate" in operate(node, "prompt", "list").stdout
+    reloaded = operate(node, "reload")
+    assert reloaded.returncode == 0 and reloaded.stdout.startswith("node        ready"), reloaded.stdout + reloaded.stderr
+
+    # By id, and by the exact text as first system message: the same tokens, the same answer as without the cache.
+    for messages, prompt_id in [(USER, "pirate"), (SYSTEM + USER, None), (SYSTEM + USER, "pirate")]:
+        status, warm = chat(node, messages, prompt_id)
+        assert status == 200, warm
+        assert cached(warm) >= 128 and cached(warm) > 0.9 * (warm["usage"]["prompt_tokens"] - 40)
+        assert warm["usage"]["prompt_tokens"] == cold["usage"]["prompt_tokens"]
+        assert text(warm) == text(cold)
+
+    # What users write does not enter the cache: the same long question a second time is computed again.
+    long = [{"role": "user", "content": "And what about this? " * 60}]
+    hits = [cached(chat(node, long, "pirate")[1]) for _ in range(2)]
+    assert hits[0] == hits[1]
+
+    # One word more or less is another prompt.
+    status, other = chat(node, [{"role": "system", "content": "No. " + TEXT}] + USER)
+    assert status == 200 and cached(other) < 32
+    status, refused = chat(node, [{"role": "system", "content": "Be dull."}] + USER, "pirate")
+    assert status == 400 and refused["error"]["param"] == "prompt_id"
+
+    # A recycle keeps it without computing it again.
+    assert operate(node, "recycle").returncode == 0
+    status, warm = chat(node, USER, "pirate")
+    assert status == 200 and cached(warm) >= 128 and text(warm) == text(cold)
+
+    # From the terminal.
+    asked = node.tie("ask", "--prompt-id", "pirate", "--max-tokens", "4", "--json", "Where?")
+    assert json.loads(asked.stdout)["usage"]["cached_tokens"] >= 128
+    unknown = node.tie("ask", "--prompt-id", "ghost", "Where?")
+    assert unknown.returncode == 1 and "no registered system prompt" in unknown.stderr
+
+    assert operate(node, "prompt", "remove", "pirate").returncode == 0
+    assert operate(node, "reload").returncode == 0
+    status, _ = chat(node, USER, "pirate")
+    assert status == 404
+    status, gone = chat(node, SYSTEM + USER)
+    assert status == 200 and cached(gone) == 0 and text(gone) == text(cold)
