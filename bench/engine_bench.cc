@@ -8,9 +8,11 @@
 #include <chrono>
 #include <fstream>
 #include <numeric>
+#include <optional>
 #include <sstream>
 
 #include "inference/bones/model.h"
+#include "inference/engine/kv_pool.h"
 #include "os/memfd.h"
 
 namespace {
@@ -63,7 +65,7 @@ struct Bench {
   ThreadPool pool;
   os::Mapping image_memory;
   std::unique_ptr<Model> model;
-  std::vector<std::byte> kv_memory;
+  std::optional<engine::KvBlockPool> kv_pool;
   KvPool kv;
   std::string json;
 
@@ -76,14 +78,16 @@ struct Bench {
     TIE_TRY(const os::Fd fd, os::create_memfd("weights", plan.image_bytes()));  // as the owner shares them
     TIE_TRY(image_memory, os::Mapping::read_write(fd.get()));
     TIE_CHECK_OK(plan.write(image_memory.writable().first(plan.image_bytes()), &pool));
+    (void)image_memory.use_huge_pages();
     ModelOptions options;
     options.pool = &pool, options.kernels = o.kernels, options.max_batch_rows = std::max(o.chunk, 64u);
     TIE_TRY(Model attached, Model::attach(image_memory.bytes().first(plan.image_bytes()), options));
     model = std::make_unique<Model>(std::move(attached));
     TIE_TRY(kv.layout, KvLayout::for_model(model->config()));
-    kv.n_blocks = kv.layout.blocks_for(kv_tokens) + 64;
-    kv_memory.resize(kv.n_blocks * kv.layout.block_bytes() + 64);
-    kv.base = kv_memory.data() + (64 - reinterpret_cast<uintptr_t>(kv_memory.data()) % 64) % 64;
+    TIE_TRY(engine::KvBlockPool pool_memory,
+            engine::KvBlockPool::create(kv.layout, kv.layout.blocks_for(kv_tokens) + 64));
+    kv_pool.emplace(std::move(pool_memory));
+    kv = kv_pool->view();
     return {};
   }
 

@@ -130,7 +130,7 @@ int main(int argc, char** argv) {
   }
   fmt::print("peak of one core: int8 {:.0f} GOP/s, fp32 {:.0f} GFLOP/s\n", limits.int8 * 1e-9, limits.fp32 * 1e-9);
   for (Packing packing : {Packing::kTileQ4, Packing::kTileQ8})
-    for (uint32_t rows : {1, 4, 8, 12, 32, 128}) product(**set, packing, rows, 768, 576, budget);
+    for (uint32_t rows : {1, 4, 8, 12, 16, 32, 72, 128}) product(**set, packing, rows, 768, 576, budget);
   for (Packing packing : {Packing::kTileQ5, Packing::kTileQ6})
     for (uint32_t rows : {1, 128}) product(**set, packing, rows, 768, 768, budget);
   product(**set, Packing::kTileQ4, 128, 576, 1536, budget);

@@ -69,6 +69,7 @@ int main(int argc, char** argv) {
   auto memory = os::Mapping::read_write(fd->get());
   if (!memory) return 1;
   std::memset(memory->writable().data(), 1, bytes);
+  (void)memory->use_huge_pages();  // as the weights are
   measure(1, *memory, mb);
   if (threads > 1) measure(threads, *memory, mb);
   return 0;

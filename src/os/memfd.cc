@@ -64,12 +64,34 @@ Result<size_t> file_size(int fd) {
 
 namespace {
 
+constexpr size_t kHugePage = size_t{2} << 20;
+
+// A file's huge pages can only be mapped as such where address and offset agree modulo 2 MB.
+Result<std::pair<std::byte*, size_t>> map_aligned(int fd, size_t bytes, int protection) {
+  const size_t reserved = bytes + kHugePage;
+  void* raw = ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (raw == MAP_FAILED) return fail_errno("reserving addresses", errno);
+  auto* first = static_cast<std::byte*>(raw);
+  const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(raw) % kHugePage) % kHugePage,
+               used = (bytes + 4095) / 4096 * 4096;
+  void* at = ::mmap(first + before, bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
+  if (at == MAP_FAILED) {
+    const int error = errno;
+    ::munmap(raw, reserved);
+    return fail_errno("mapping shared memory", error);
+  }
+  if (before != 0) ::munmap(raw, before);
+  if (before + used < reserved) ::munmap(first + before + used, reserved - before - used);
+  return std::pair{static_cast<std::byte*>(at), bytes};
+}
+
 // A mapping beyond the end of the file would end the reader with SIGBUS, so the size is checked first.
 Result<std::pair<std::byte*, size_t>> map(int fd, size_t bytes, int protection) {
   TIE_TRY(size_t size, file_size(fd));
   if (bytes == 0) bytes = size;
   if (bytes > size) return fail(Code::kOutOfRange, "mapping more bytes than the descriptor has");
   if (bytes == 0) return std::pair<std::byte*, size_t>{nullptr, 0};
+  if (bytes >= 2 * kHugePage) return map_aligned(fd, bytes, protection);
   void* at = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) return fail_errno("mapping shared memory", errno);
   return std::pair{static_cast<std::byte*>(at), bytes};
@@ -102,6 +124,12 @@ Result<Mapping> Mapping::read_write(int fd, size_t bytes) {
   Mapping out;
   std::tie(out.data_, out.size_) = mapped;
   return out;
+}
+
+bool Mapping::use_huge_pages() {
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, newer than the C library's headers
+  const size_t whole = size_ / kHugePage * kHugePage;
+  return whole != 0 && ::madvise(data_, whole, kCollapse) == 0;
 }
 
 Result<Mapping> Mapping::file_read_only(const std::string& path) {

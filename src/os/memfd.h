@@ -41,6 +41,10 @@ class Mapping {
   std::span<std::byte> writable() { return {data_, size_}; }
   size_t size() const { return size_; }
 
+  // Gathers what has been written so far into pages of 2 MB, for this and every later mapping of the descriptor. Costs
+  // about a copy. False, and nothing lost, where the kernel will not (before Linux 6.1, no memory, less than 2 MB).
+  bool use_huge_pages();
+
  private:
   std::byte* data_ = nullptr;
   size_t size_ = 0;

@@ -57,6 +57,23 @@ TEST(Memfd, MappingBeyondTheEndIsRefused) {
   EXPECT_TRUE(Mapping::read_only(fd->get(), 4096));
 }
 
+TEST(Memfd, HugePagesKeepWhatWasWrittenAndCanBeSealed) {
+  const size_t bytes = (size_t{5} << 20) + 100;
+  auto fd = create_memfd("t", bytes);
+  ASSERT_TRUE(fd);
+  {
+    auto writer = Mapping::read_write(fd->get());
+    ASSERT_TRUE(writer);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(writer->bytes().data()) % (2 << 20), 0u);
+    for (size_t i = 0; i < bytes; i += 997) writer->writable()[i] = static_cast<std::byte>(i);
+    if (!writer->use_huge_pages()) GTEST_SKIP() << "this kernel does not gather shared memory into huge pages";
+  }
+  ASSERT_TRUE(add_seals(fd->get(), kSealAll));
+  auto reader = Mapping::read_only(fd->get());
+  ASSERT_TRUE(reader);
+  for (size_t i = 0; i < bytes; i += 997) ASSERT_EQ(reader->bytes()[i], static_cast<std::byte>(i)) << i;
+}
+
 TEST(Memfd, IsNotExecutable) {
   auto fd = create_memfd("t", 4096);
   ASSERT_TRUE(fd);

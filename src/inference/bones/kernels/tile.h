@@ -17,6 +17,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/half_float.h"
+
 namespace tie::bones {
 
 enum class Packing : uint32_t;
@@ -28,6 +30,15 @@ inline constexpr uint32_t kQ5TileBytes = 384;
 inline constexpr uint32_t kQ6TileBytes = 448;
 inline constexpr uint32_t kQ8TileBytes = 1088;
 inline constexpr uint32_t kMaxTileRows = 12;  // rows of activations that one fused kernel takes
+inline constexpr uint32_t kPanelTileRows = 6;  // rows of a tile where weights are unpacked into panels
+inline constexpr uint32_t kFusedRows = 72;     // up to here fused tiles are faster than panels
+
+// Rows of a tile of a batch: as few tiles as possible, as even as possible.
+static inline uint32_t rows_per_tile(uint32_t rows) {
+  if (rows > kFusedRows) return kPanelTileRows;
+  const uint32_t tiles = (rows + kMaxTileRows - 1) / kMaxTileRows;
+  return tiles == 0 ? 1 : (rows + tiles - 1) / tiles;
+}
 
 struct PackedMatrix {
   Packing packing{};
@@ -58,48 +69,6 @@ static inline uint32_t load_u16(const std::byte* p) {
   uint16_t v;
   std::memcpy(&v, p, 2);
   return v;
-}
-
-static inline float bits_to_float(uint32_t bits) {
-  float f;
-  std::memcpy(&f, &bits, 4);
-  return f;
-}
-static inline uint32_t float_to_bits(float f) {
-  uint32_t bits;
-  std::memcpy(&bits, &f, 4);
-  return bits;
-}
-
-static inline float half_to_float(uint32_t h) {
-  const uint32_t sign = (h & 0x8000u) << 16, exponent = (h >> 10) & 31, mantissa = h & 0x3ffu;
-  if (exponent == 31) return bits_to_float(sign | 0x7f800000u | (mantissa << 13));
-  if (exponent != 0) return bits_to_float(sign | ((exponent + 112) << 23) | (mantissa << 13));
-  const float value = static_cast<float>(mantissa) * 5.9604644775390625e-8f;  // subnormal: mantissa * 2^-24
-  return sign ? -value : value;
-}
-
-// Nearest even, finite values saturate at the largest finite half; NaN stays NaN.
-static inline uint32_t float_to_half(float f) {
-  const uint32_t bits = float_to_bits(f), sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
-  if (magnitude > 0x7f800000u) return sign | 0x7e00u;
-  if (magnitude >= 0x477fe000u) return sign | 0x7bffu;     // 65504 and above
-  if (magnitude < 0x38800000u) {                           // below 2^-14: subnormal half
-    const float scaled = bits_to_float(magnitude) + 0.5f;  // adding 0.5 rounds the value to a multiple of 2^-24
-    return sign | (float_to_bits(scaled) - 0x3f000000u);
-  }
-  const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1);
-  const uint32_t half = (rounded - 0x38000000u) >> 13;
-  return sign | (half > 0x7bffu ? 0x7bffu : half);
-}
-
-static inline float bf16_to_float(uint32_t b) {
-  return bits_to_float(b << 16);
-}
-static inline uint32_t float_to_bf16(float f) {
-  const uint32_t bits = float_to_bits(f);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return (bits >> 16) | 0x40u;
-  return (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
 }
 
 }  // namespace tie::bones

@@ -40,7 +40,7 @@ void linear(const KernelSet& kernels, std::span<const LinearTarget> targets, con
 void gated(const KernelSet& kernels, const PackedMatrix& gate, const PackedMatrix& up, bool gelu, const Activations& x,
            Activations& out, uint32_t thread, uint32_t n_threads, ThreadScratch& scratch) {
   const Share share(pairs_of(gate), thread, n_threads);
-  const uint32_t step = x.rows <= kMaxTileRows ? kGateColumns / 32 : 1;
+  const uint32_t step = std::clamp(kGateFloats / (x.rows * 32), 1u, kGateColumns / 32);
   for (uint32_t pair = share.first; pair < share.last; pair += step) {
     const uint32_t n = std::min(step, share.last - pair), columns = n * 32;
     kernels.matmul({gate, &x, 2 * pair, 2 * n, scratch.gate, columns, false, scratch.matmul});

@@ -25,7 +25,7 @@ void UnmapMemory::operator()(std::byte* p) const {
 }
 
 Activations take_activations(Arena& arena, uint32_t max_rows, uint32_t k) {
-  const size_t rows = std::max<size_t>(kMaxTileRows, (max_rows + 5) / 6 * 6), per_row = k / kBlock;
+  const size_t rows = size_t{max_rows} + kMaxTileRows /* the last tile's padding */, per_row = k / kBlock;
   Activations a;
   a.k = k;
   a.codes = arena.take<int8_t>(rows * k);
@@ -67,8 +67,8 @@ void Workspace::lay_out(const ModelConfig& c, uint32_t n_threads) {
   for (ThreadScratch& t : threads) {
     t.matmul = arena.take<std::byte>(matmul_scratch_bytes(widest));
     t.row_scale = arena.take<float>(std::max(rows, size_t{max_logit_rows}));
-    t.gate = arena.take<float>(std::max<size_t>(rows * 32, kMaxTileRows * kGateColumns));
-    t.up = arena.take<float>(std::max<size_t>(rows * 32, kMaxTileRows * kGateColumns));
+    t.gate = arena.take<float>(std::max<size_t>(rows * 32, kGateFloats));
+    t.up = arena.take<float>(std::max<size_t>(rows * 32, kGateFloats));
     t.in_acts = take_activations(arena, kSmallBatchRows, c.n_embd);
     t.attention_acts = take_activations(arena, kSmallBatchRows, static_cast<uint32_t>(nq));
     t.queries = arena.take<std::byte>(attention_scratch_bytes(c.head_dim));

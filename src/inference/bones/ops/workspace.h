@@ -34,17 +34,13 @@ class Arena {
   size_t memory_bytes_ = 0, used_ = 0;
 };
 
-inline uint32_t rows_per_tile(uint32_t rows) {
-  return rows <= kMaxTileRows ? rows : 6;
-}
-
 // Buffers of an Activations for up to `max_rows` rows of k inputs.
 Activations take_activations(Arena& arena, uint32_t max_rows, uint32_t k);
 
 struct ThreadScratch {
   std::byte* matmul = nullptr;
   float* row_scale = nullptr;  // [max_rows]
-  float* gate = nullptr;       // [max_rows][kGateColumns]
+  float* gate = nullptr;       // [rows][columns of a run]
   float* up = nullptr;
   float* attention[2] = {};             // [8][head_dim] each
   std::byte* queries = nullptr;         // attention_scratch_bytes
@@ -54,6 +50,7 @@ struct ThreadScratch {
 inline constexpr uint32_t kSmallBatchRows =
     4;  // up to here quantising everything on every thread is cheaper than a barrier
 inline constexpr uint32_t kGateColumns = 128;     // widest run of gate columns a thread computes at a time
+inline constexpr uint32_t kGateFloats = 4096;     // and the most outputs of a small batch
 inline constexpr uint32_t kSplitPartials = 1024;  // key blocks that a long decode may spread over threads
 
 // What attention works through: rows [first_row, ...) of one sequence and one kv head, up to 8 (row, head) pairs.

@@ -1,5 +1,5 @@
-// Quantised products with AVX-512 VNNI. Two shapes: up to 12 rows straight from the packed tiles (one sequential stream
-// of weights), and more rows from a panel of 32 columns unpacked once into the caches. Longer than a usual file because
+// Quantised products with AVX-512 VNNI. Two shapes: a few tiles of up to 12 rows straight from the packed tiles (one
+// sequential stream of weights), and many rows from a panel of 32 columns unpacked once into the caches. Longer than a usual file because
 // each packing has its own unrolled tile. dpbusd is written as assembly because the compiler copies its accumulators
 // otherwise.
 #include <immintrin.h>
@@ -143,56 +143,72 @@ inline void fused_tail(const P& block, int half, const float* scale, const __m51
     acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(d[r]), _mm512_mul_ps(s, _mm512_set1_ps(scale[r])), acc[r]);
 }
 
-// One strip of 16 columns by R rows.
+// One strip of 16 columns by R rows: tile `tile` of the activations. Prefetches 3 KB ahead in its own stream, or with
+// `spread` (several tiles read the same strip) its share of the next strip.
 template <typename P, int R>
-void fused_strip(const std::byte* strip, const Activations& x, uint32_t blocks, float* out, size_t stride, bool add) {
+void fused_strip(const std::byte* strip, const Activations& x, uint32_t tile, uint32_t blocks, size_t spread,
+                 float* out, size_t stride, bool add) {
   __m512 acc[R];
 #pragma GCC unroll 12
   for (int r = 0; r < R; ++r) acc[r] = _mm512_setzero_ps();
-  const int8_t* codes = x.codes;
-  for (uint32_t b = 0; b < blocks; ++b, codes += 32 * R) {
+  const size_t first = size_t{tile} * blocks;
+  const int8_t* codes = x.codes + first * 32 * R;
+  const float *scale = x.scale + first * R, *sum = x.sum + first * R;
+  const int32_t *neg128 = x.neg128 + first * R, *neg32 = x.neg32 + first * 2 * R;
+  const size_t ahead = spread != 0 ? spread : 3072;
+  const uint32_t tiles = spread != 0 ? x.tiles() : 1;
+  uint32_t turn = tile % tiles;
+  for (uint32_t b = 0; b < blocks; ++b, codes += 32 * R, scale += R, sum += R, neg128 += R, neg32 += 2 * R) {
     const P block(strip, b);
-    for (int line = 0; line < P::kLines; ++line)
-      _mm_prefetch(reinterpret_cast<const char*>(block.tile) + 3072 + 64 * line, _MM_HINT_T0);
+    if (turn == 0) {
+      for (int line = 0; line < P::kLines; ++line)
+        _mm_prefetch(reinterpret_cast<const char*>(block.tile) + ahead + 64 * line, _MM_HINT_T0);
+      turn = tiles;
+    }
+    --turn;
     __m512i d[R];
 #pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) d[r] = start_sum<P>(x.neg128 + size_t{b} * R, x.neg32 + size_t{b} * 2 * R, r);
+    for (int r = 0; r < R; ++r) d[r] = start_sum<P>(neg128, neg32, r);
     fused_group<P, R, 0>(block, codes, d);
     fused_group<P, R, 1>(block, codes, d);
     fused_group<P, R, 2>(block, codes, d);
     fused_group<P, R, 3>(block, codes, d);
     if constexpr (P::kHalves) {
-      fused_tail(block, 0, x.scale + size_t{b} * R, d, acc);
+      fused_tail(block, 0, scale, d, acc);
 #pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) d[r] = start_sum<P>(x.neg128, x.neg32 + (size_t{b} * 2 + 1) * R, r);
+      for (int r = 0; r < R; ++r) d[r] = start_sum<P>(neg128, neg32 + R, r);
     }
     fused_group<P, R, 4>(block, codes, d);
     fused_group<P, R, 5>(block, codes, d);
     fused_group<P, R, 6>(block, codes, d);
     fused_group<P, R, 7>(block, codes, d);
-    fused_tail(block, 1, x.scale + size_t{b} * R, d, acc);
+    fused_tail(block, 1, scale, d, acc);
     if constexpr (P::kMinimum) {
       const __m512 m = block.minimum();
 #pragma GCC unroll 12
-      for (int r = 0; r < R; ++r) acc[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(x.sum[size_t{b} * R + r]), acc[r]);
+      for (int r = 0; r < R; ++r) acc[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(sum[r]), acc[r]);
     }
   }
+  const uint32_t rows = x.rows - tile * R < R ? x.rows - tile * R : R;
+  out += size_t{tile} * R * stride;
 #pragma GCC unroll 12
-  for (int r = 0; r < R; ++r) finish(out + r * stride, acc[r], add);
+  for (uint32_t r = 0; r < R; ++r)
+    if (r < rows) finish(out + r * stride, acc[r], add);
 }
 
 template <typename P, int R>
 void fused(const MatmulJob& job) {
-  const uint32_t blocks = job.x->blocks();
-  const size_t bytes = strip_stride<P>(blocks);
+  const uint32_t blocks = job.x->blocks(), tiles = job.x->tiles();
+  const size_t bytes = strip_stride<P>(blocks), spread = tiles > 1 ? bytes : 0;
   const std::byte* strip = job.w.data + job.first_strip * bytes;
   for (uint32_t s = 0; s < job.n_strips; ++s, strip += bytes)
-    fused_strip<P, R>(strip, *job.x, blocks, job.out + s * kStrip, job.out_stride, job.add);
+    for (uint32_t tile = 0; tile < tiles; ++tile)
+      fused_strip<P, R>(strip, *job.x, tile, blocks, spread, job.out + s * kStrip, job.out_stride, job.add);
 }
 
-// ---- more than 12 rows: a panel of S strips, unpacked ----
+// ---- many rows: a panel of S strips, unpacked ----
 
-constexpr uint32_t kPanelRows = 6;
+constexpr uint32_t kPanelRows = kPanelTileRows;
 
 // The panel in scratch: codes [block][group][S][64 bytes], then scales [block][half][S][16], then minima
 // [block][S][16].
@@ -319,8 +335,13 @@ void panel_strips(const MatmulJob& job, uint32_t strip) {
   const Panel<P, S> panel(job.scratch, blocks);
   const size_t bytes = strip_stride<P>(blocks);
   for (uint32_t s = 0; s < S; ++s) unpack<P, S>(panel, job.w.data + (job.first_strip + strip + s) * bytes, s, blocks);
-  for (uint32_t tile = 0; tile < job.x->tiles(); ++tile)
+  const std::byte* next = job.w.data + (size_t{job.first_strip} + strip + S) * bytes;
+  const uint32_t tiles = job.x->tiles();
+  for (uint32_t tile = 0; tile < tiles; ++tile) {
+    for (size_t at = S * bytes * tile / tiles / 64 * 64; at < S * bytes * (tile + 1) / tiles; at += 64)
+      _mm_prefetch(reinterpret_cast<const char*>(next) + at, _MM_HINT_T1);  // the next panel's share
     panel_tile<P, S>(panel, *job.x, tile, blocks, job.out + strip * kStrip, job.out_stride, job.add);
+  }
 }
 
 template <typename P>
@@ -336,8 +357,8 @@ void quantised(const MatmulJob& job) {
   static constexpr Fn kFused[kMaxTileRows] = {fused<P, 1>, fused<P, 2>,  fused<P, 3>,  fused<P, 4>,
                                               fused<P, 5>, fused<P, 6>,  fused<P, 7>,  fused<P, 8>,
                                               fused<P, 9>, fused<P, 10>, fused<P, 11>, fused<P, 12>};
-  if (job.x->rows <= kMaxTileRows && job.x->rows_per_tile == job.x->rows) return kFused[job.x->rows - 1](job);
-  by_panels<P>(job);
+  if (job.x->tiles() > 1 && job.x->rows_per_tile == kPanelTileRows) return by_panels<P>(job);
+  kFused[job.x->rows_per_tile - 1](job);
 }
 
 }  // namespace
