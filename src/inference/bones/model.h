@@ -53,12 +53,15 @@ struct Logits {
   std::span<float> row(uint32_t i) const { return {data + i * stride, n_vocab}; }
 };
 
+class Communicator;
+
 struct ModelOptions {
   ThreadPool* pool = nullptr;     // required; not owned
   std::string_view kernels = {};  // "reference", "avx2", "avx512", "avx512fp16"; empty = the best this CPU has
   uint32_t max_batch_rows = 512;  // tokens in one forward pass
   uint32_t max_logit_rows = 64;
   uint32_t max_sequences = 256;
+  Communicator* ranks = nullptr;  // with the image of one rank, and only then: its peers; not owned
 };
 
 class Model {
@@ -74,13 +77,17 @@ class Model {
   Model& operator=(Model&&) noexcept;
   ~Model();
 
-  const ModelConfig& config() const;
-  std::string_view kernels() const;  // name of the kernel set in use
+  const ModelConfig& config() const;  // of the whole model, also when this is one rank of it
+  std::string_view kernels() const;   // name of the kernel set in use
 
   // Runs all rows of the batch through the model: writes their keys and values into `kv`, returns logits of the rows
   // asked for. Every index is checked before anything is written: kBadRequest (shape of the batch, token id, block
-  // number, table too short), kContextExceeded.
+  // number, table too short), kContextExceeded. One rank of a model: every rank makes the same call; `kv` is the memory
+  // that all of them share, with the whole model's layout; logits are there when every rank of the last stage has
+  // returned (rank_team.h); kRuntimeLost when a peer is gone.
   Result<Logits> forward(const Batch& batch, const KvPool& kv);
+  // The checks alone.
+  Result<void> check(const Batch& batch, const KvPool& kv) const;
 
  private:
   explicit Model(std::unique_ptr<State> state);

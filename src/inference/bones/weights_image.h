@@ -14,12 +14,13 @@
 #include "base/bytes.h"
 #include "base/result.h"
 #include "inference/bones/model_config.h"
+#include "inference/bones/rank_place.h"
 
 namespace tie::bones {
 
 class ThreadPool;
 
-inline constexpr uint32_t kImageVersion = 1;
+inline constexpr uint32_t kImageVersion = 2;
 inline constexpr size_t kImageAlignment = 64;
 
 // How the elements of a packed tensor lie in memory; kernels/tile.h describes each.
@@ -76,7 +77,8 @@ struct ImageHeader {
   uint64_t image_bytes;
   uint32_t n_tensors;
   uint32_t header_bytes;  // sizeof(ImageHeader)
-  ModelConfig config;
+  ModelConfig config;     // of the whole model
+  RankPlace place;        // which part of it this image holds; entries have that part's shapes and layer numbers
 };
 
 class PackPlan {
@@ -84,14 +86,15 @@ class PackPlan {
   // Reads the metadata and tensor table of a GGUF file and decides every tensor's packing. `gguf` must outlive the
   // plan. Errors: kUnsupportedFeature (architecture, element type), kCorrupt (missing, duplicate or misshapen tensor,
   // value out of range), kTooLarge.
-  static Result<PackPlan> from_gguf(ByteView gguf);
+  // With a place: the image of one rank (rank_place.h); also kUnsupportedFeature when the model cannot be cut that way.
+  static Result<PackPlan> from_gguf(ByteView gguf, RankPlace place = {});
 
   PackPlan(PackPlan&&) noexcept;
   PackPlan& operator=(PackPlan&&) noexcept;
   ~PackPlan();
 
   size_t image_bytes() const;
-  const ModelConfig& config() const;
+  const ModelConfig& config() const;  // of the whole model
 
   // Fills `out`, which must be exactly image_bytes() long and 64-byte aligned (kBadRequest). Cost: reads every weight
   // once; about 1 s per GB and thread.
@@ -106,7 +109,7 @@ class PackPlan {
 // Convenience for tools and tests: plan and write into fresh 64-byte-aligned memory.
 class OwnedImage {
  public:
-  static Result<OwnedImage> from_gguf(ByteView gguf, ThreadPool* pool = nullptr);
+  static Result<OwnedImage> from_gguf(ByteView gguf, ThreadPool* pool = nullptr, RankPlace place = {});
   std::span<const std::byte> bytes() const { return {data_.get(), size_}; }
 
  private:
@@ -125,7 +128,9 @@ class WeightsImage {
   // themselves are not touched.
   static Result<WeightsImage> attach(std::span<const std::byte> image);
 
-  const ModelConfig& config() const { return config_; }
+  const ModelConfig& config() const { return config_; }  // of the whole model
+  RankPlace place() const { return place_; }
+  const Shard& shard() const { return shard_; }
   const TensorEntry* find(Role role, uint32_t layer = 0) const;  // nullptr when absent
   const std::byte* data(const TensorEntry& entry) const { return image_.data() + entry.offset; }
   std::span<const TensorEntry> tensors() const { return entries_; }
@@ -133,6 +138,8 @@ class WeightsImage {
 
  private:
   ModelConfig config_;
+  RankPlace place_;
+  Shard shard_;
   std::vector<TensorEntry> entries_;  // a private copy: the memory behind the image may be shared
   std::span<const std::byte> image_;
 };

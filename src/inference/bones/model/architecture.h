@@ -20,6 +20,8 @@ struct TensorSource {
   uint32_t first_row = 0;         // rows [first_row, first_row + n) of the file's matrix (fused tensors are cut)
   uint32_t interleaved_head = 0;  // != 0: rows of each head of this many rows go from interleaved rotary pairs (2i,
                                   // 2i+1) to (i, i + rope_dim / 2)
+  uint32_t first_k = 0,
+           file_k = 0;  // a rank's share of the inputs: [first_k, first_k + k) of the file's file_k; 0 = all
 };
 
 Result<ModelConfig> config_from_gguf(const model_files::Gguf& file);

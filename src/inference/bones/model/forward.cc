@@ -8,13 +8,15 @@
 #include "inference/bones/ops/linear.h"
 
 namespace tie::bones {
-namespace {
 
 // One thread's walk through the layers. Phases end at a barrier; within a phase threads write disjoint parts.
 class Pass {
  public:
-  Pass(Model::State& state, const Batch& batch, const KvPool& kv, bool split, uint32_t thread)
+  Pass(Model::State& state, const Batch& batch, const KvPool& kv, Model::State::PartPlace place, bool split,
+       uint32_t thread)
       : s_(state),
+        ranks_(state.options.ranks),
+        place_(place),
         c_(state.config),
         k_(*state.kernels),
         ws_(state.ws),
@@ -25,14 +27,14 @@ class Pass {
         n_threads_(state.options.pool->size()),
         rows_(static_cast<uint32_t>(batch.tokens.size())) {}
 
-  void run() {
-    embed();
-    barrier();
-    for (uint32_t i = 0; i < c_.n_layers; ++i) {
-      attention(i);
-      feed_forward(i);
-    }
+  // False: a rank is lost.
+  bool run() {
+    if (!enter()) return false;
+    for (uint32_t i = 0; i < c_.n_layers; ++i)
+      if (!attention(i) || !feed_forward(i)) return false;
+    if (!s_.shard.last_stage) return ranks_->send_rows(thread_, ws_.x, place_.first_row, rows_, c_.n_embd);
     logits();
+    return true;
   }
 
  private:
@@ -42,19 +44,52 @@ class Pass {
     return static_cast<uint32_t>(uint64_t{total} * thread / n_threads_);
   }
 
-  void embed() {
+  bool divided() const { return ranks_ != nullptr && ranks_->place().tensor_ranks > 1; }
+
+  // The rotary angles and the first residual stream: embeddings, or what the stage before hands over.
+  bool enter() {
     for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row) {
-      float* x = ws_.x + size_t{row} * c_.n_embd;
-      gather_row(s_.embedding, static_cast<uint32_t>(batch_.tokens[row]), x);
-      if (c_.embedding_scale != 1.0f)
-        for (uint32_t i = 0; i < c_.n_embd; ++i) x[i] *= c_.embedding_scale;
       const size_t at = size_t{row} * (c_.rope_dim / 2);
       for (int set = 0; set < (c_.sliding_window ? 2 : 1); ++set)
         rope_table(s_.rope[set], ws_.position[row], ws_.cos[set] + at, ws_.sin[set] + at);
     }
+    if (s_.shard.first_stage) {
+      if (!embed()) return false;
+    } else {
+      if (thread_ == 0) s_.rows_are_here = ranks_->wait_rows(place_.index);
+      barrier();
+      if (!s_.rows_are_here) return false;
+      ranks_->copy_rows(thread_, ws_.x, place_.first_row, rows_, c_.n_embd);
+    }
+    barrier();
+    return true;
+  }
+
+  // With the vocabulary divided, one rank of all adds a token's row and the others add zeros: exact.
+  bool embed() {
+    float* to = divided() ? ranks_->partial(thread_) : ws_.x;
+    for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row) {
+      const uint32_t token = static_cast<uint32_t>(batch_.tokens[row]) - s_.shard.first_vocab;
+      float* x = to + size_t{row} * c_.n_embd;
+      if (token >= s_.shard.n_vocab) {
+        std::fill_n(x, c_.n_embd, 0.0f);
+        continue;
+      }
+      gather_row(s_.embedding, token, x);
+      if (c_.embedding_scale != 1.0f)
+        for (uint32_t i = 0; i < c_.n_embd; ++i) x[i] *= c_.embedding_scale;
+    }
+    if (divided()) {
+      const float* all = ranks_->sum(thread_, rows_, c_.n_embd);
+      if (!all) return false;
+      const size_t first = size_t{share(rows_, thread_)} * c_.n_embd,
+                   last = size_t{share(rows_, thread_ + 1)} * c_.n_embd;
+      std::copy(all + first, all + last, ws_.x + first);
+    }
     for (const EmbeddingRow& given : batch_.embeddings)
       if (given.row >= share(rows_, thread_) && given.row < share(rows_, thread_ + 1))
         std::memcpy(ws_.x + size_t{given.row} * c_.n_embd, given.values, c_.n_embd * sizeof(float));
+    return true;
   }
 
   // Quantised norm of the residual stream (weight given) or of another input. A small batch is done by every thread for
@@ -73,18 +108,30 @@ class Pass {
     return quantised(ws_.x, c_.n_embd, weight, ws_.in_acts, scratch().in_acts);
   }
 
-  // x += out, or with a post norm x += norm(out). `acts` is the quantised input of w.
-  void project(const PackedMatrix& w, const Activations& acts, const float* post_norm) {
-    const LinearTarget target{w, post_norm ? ws_.projected : ws_.x, c_.n_embd, post_norm == nullptr};
+  // x += out, or with a post norm x += norm(out). `acts` is the quantised input of w. Over ranks, each computes the
+  // addend of its own inputs. False: a rank is lost.
+  bool project(const PackedMatrix& w, const Activations& acts, const float* post_norm) {
+    const bool in_place = !divided() && !post_norm;
+    float* out = divided() ? ranks_->partial(thread_) : post_norm ? ws_.projected : ws_.x;
+    const LinearTarget target{w, out, c_.n_embd, in_place};
     linear(k_, {&target, 1}, acts, thread_, n_threads_, scratch().matmul);
+    const float* all = out;
+    if (divided())
+      all = ranks_->sum(thread_, rows_, c_.n_embd);
+    else
+      barrier();
+    if (!all) return false;
+    if (in_place) return true;
+    for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row)
+      add_to_residual(ws_.x + size_t{row} * c_.n_embd, all + size_t{row} * c_.n_embd, post_norm);
     barrier();
-    if (!post_norm) return;
-    for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row) {
-      const float* y = ws_.projected + size_t{row} * c_.n_embd;
-      k_.scale_mul_add(ws_.x + size_t{row} * c_.n_embd, y, k_.rms_scale(y, c_.n_embd, c_.norm_epsilon), post_norm,
-                       c_.n_embd);
-    }
-    barrier();
+    return true;
+  }
+  void add_to_residual(float* x, const float* y, const float* post_norm) {
+    if (post_norm)
+      k_.scale_mul_add(x, y, k_.rms_scale(y, c_.n_embd, c_.norm_epsilon), post_norm, c_.n_embd);
+    else
+      k_.add(x, y, c_.n_embd);
   }
 
   // Bias, norm, rotation and scale of one head.
@@ -114,9 +161,9 @@ class Pass {
     k_.store_kv({key, value, head, position % tokens, tokens, c_.head_dim, kv_.layout.type == KvType::kBf16});
   }
 
-  void attention(uint32_t layer) {
+  bool attention(uint32_t layer) {
     const LayerWeights& w = s_.layers[layer];
-    const bool local = c_.layer_is_local(layer);
+    const bool local = c_.layer_is_local(s_.shard.first_layer + layer);
     const uint32_t nq = c_.n_heads * c_.head_dim, nkv = c_.n_kv_heads * c_.head_dim, heads = c_.n_heads + c_.n_kv_heads;
     const Activations& in = normed_input(w.attention_norm);
     const LinearTarget qkv[3] = {{w.q, ws_.q, nq}, {w.k, ws_.k, nkv}, {w.v, ws_.v, nkv}};
@@ -139,16 +186,16 @@ class Pass {
       attend_items(k_, ws_, c_, batch_, kv_, at, thread_);
     }
     barrier();
-    project(w.o, quantised(ws_.attended, nq, nullptr, ws_.attention_acts, scratch().attention_acts),
-            w.post_attention_norm);
+    return project(w.o, quantised(ws_.attended, nq, nullptr, ws_.attention_acts, scratch().attention_acts),
+                   w.post_attention_norm);
   }
 
-  void feed_forward(uint32_t layer) {
+  bool feed_forward(uint32_t layer) {
     const LayerWeights& w = s_.layers[layer];
     gated(k_, w.gate, w.up, c_.activation == Activation::kGeluTanh, normed_input(w.ffn_norm), ws_.ffn_acts, thread_,
           n_threads_, scratch());
     barrier();
-    project(w.down, ws_.ffn_acts, w.post_ffn_norm);
+    return project(w.down, ws_.ffn_acts, w.post_ffn_norm);
   }
 
   void logits() {
@@ -161,17 +208,20 @@ class Pass {
     norm_quantize(k_, ws_.head_in, c_.n_embd, s_.output_norm, c_.norm_epsilon, ws_.head_acts, thread_, n_threads_,
                   scratch());
     barrier();
-    const LinearTarget target{s_.output, ws_.logits, ws_.logits_stride};
+    float* out = s_.logits + place_.first_logit_row * s_.logits_stride + s_.shard.first_vocab;
+    const LinearTarget target{s_.output, out, s_.logits_stride};
     linear(k_, {&target, 1}, ws_.head_acts, thread_, n_threads_, scratch().matmul);
     if (c_.logit_soft_cap <= 0.0f) return;
     barrier();
     for (uint32_t i = 0; i < n; ++i) {
       const uint32_t first = share(c_.n_vocab, thread_), last = share(c_.n_vocab, thread_ + 1);
-      k_.soft_cap(ws_.logits + i * ws_.logits_stride + first, c_.logit_soft_cap, last - first);
+      k_.soft_cap(out + i * s_.logits_stride + first, c_.logit_soft_cap, last - first);
     }
   }
 
   Model::State& s_;
+  Communicator* const ranks_;
+  const Model::State::PartPlace place_;
   const ModelConfig& c_;
   const KernelSet& k_;
   Workspace& ws_;
@@ -181,13 +231,26 @@ class Pass {
   const uint32_t thread_, n_threads_, rows_;
 };
 
+namespace {
+
 bool is_float(const PackedMatrix& w) {
   return !is_quantised(w.packing);
 }
 
 }  // namespace
 
-void Model::State::run(const Batch& batch, const KvPool& kv) {
+bool Model::State::run(const Batch& batch, const KvPool& kv) {
+  const uint32_t stages = options.ranks ? options.ranks->place().stages : 1;
+  const uint32_t n_parts = std::min(stages, static_cast<uint32_t>(batch.tokens.size()));
+  if (n_parts == 1) return run_part(batch, kv, {});
+  for (uint32_t i = 0; i < n_parts; ++i) {
+    const BatchPart& part = parts.part(batch, i, n_parts);
+    if (!run_part(part.batch, kv, {i, part.first_row, part.first_logit_row})) return false;
+  }
+  return true;
+}
+
+bool Model::State::run_part(const Batch& batch, const KvPool& kv, PartPlace place) {
   const auto rows = static_cast<uint32_t>(batch.tokens.size());
   for (uint32_t s = 0; s < batch.sequences.size(); ++s) {
     const SequenceSpan& span = batch.sequences[s];
@@ -206,8 +269,12 @@ void Model::State::run(const Batch& batch, const KvPool& kv) {
   for (Activations* acts : {&ws.in_acts, &ws.attention_acts, &ws.ffn_acts})
     shape_activations(*acts, rows, codes, floats);
   const bool split = plan_attention(ws, config, batch, options.pool->size());
-  auto body = [&](uint32_t thread) { Pass(*this, batch, kv, split, thread).run(); };
+  std::atomic<bool> complete{true};
+  auto body = [&](uint32_t thread) {
+    if (!Pass(*this, batch, kv, place, split, thread).run()) complete.store(false, std::memory_order_relaxed);
+  };
   options.pool->run(body);
+  return complete.load();
 }
 
 }  // namespace tie::bones

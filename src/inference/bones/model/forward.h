@@ -3,8 +3,10 @@
 #include <memory>
 #include <vector>
 
+#include "inference/bones/communicator/communicator.h"
 #include "inference/bones/kernels/kernel_set.h"
 #include "inference/bones/model.h"
+#include "inference/bones/model/micro_batch.h"
 #include "inference/bones/ops/rope.h"
 #include "inference/bones/ops/workspace.h"
 
@@ -18,7 +20,8 @@ struct LayerWeights {
 
 struct Model::State {
   WeightsImage image;
-  ModelConfig config;
+  ModelConfig config;  // what this rank computes; image.config() is the whole model's
+  Shard shard;
   ModelOptions options;
   const KernelSet* kernels = nullptr;
   PackedMatrix embedding, output;
@@ -26,9 +29,20 @@ struct Model::State {
   std::vector<LayerWeights> layers;
   RopeFrequencies rope[2];  // global, local
   Workspace ws;
+  MicroBatches parts;
+  float* logits = nullptr;  // of the whole vocabulary
+  size_t logits_stride = 0;
+  bool rows_are_here = false;  // what wait_rows said, for every thread of this rank
 
   Result<void> check_batch(const Batch& batch, const KvPool& kv) const;
-  void run(const Batch& batch, const KvPool& kv);
+  // False: a rank is lost.
+  bool run(const Batch& batch, const KvPool& kv);
+
+  struct PartPlace {
+    uint32_t index = 0, first_row = 0, first_logit_row = 0;
+  };
+  // One part of the batch, all of it when the model has one stage.
+  bool run_part(const Batch& batch, const KvPool& kv, PartPlace place);
 };
 
 }  // namespace tie::bones

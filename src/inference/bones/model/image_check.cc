@@ -188,15 +188,21 @@ Result<void> check_config(const ModelConfig& c) {
   return {};
 }
 
-Result<void> check_entries(const ModelConfig& config, std::span<const TensorEntry> entries, uint64_t first_byte,
-                           uint64_t image_bytes) {
+Result<void> check_entries(const ModelConfig& whole, const Shard& shard, std::span<const TensorEntry> entries,
+                           uint64_t first_byte, uint64_t image_bytes) {
+  const ModelConfig config = shard_config(whole, shard);
+  auto held = [&](Role role) {
+    if (role == Role::kEmbedding) return shard.holds_embedding(whole);
+    return (role != Role::kOutput && role != Role::kOutputNorm) || shard.last_stage;
+  };
   std::set<std::pair<Role, uint32_t>> seen;
   for (const TensorEntry& entry : entries) {
     TIE_CHECK_OK(check_entry(config, entry, first_byte, image_bytes));
     if (!seen.emplace(entry.role, entry.layer).second) return corrupt(entry, "is there twice");
   }
   auto require = [&](Role role, uint32_t layer) -> Result<void> {
-    if (shape_of(config, role).n != 0 && !seen.contains({role, layer})) return corrupt({role, layer}, "is missing");
+    if (held(role) && shape_of(config, role).n != 0 && !seen.contains({role, layer}))
+      return corrupt({role, layer}, "is missing");
     return {};
   };
   for (Role role : kModelRoles) TIE_CHECK_OK(require(role, 0));

@@ -7,9 +7,9 @@
 
 namespace tie::bones {
 
-// Every tensor the config needs is there exactly once, with its shape, a packing that fits it, and bytes inside
-// [first_byte, image_bytes).
-Result<void> check_entries(const ModelConfig& config, std::span<const TensorEntry> entries, uint64_t first_byte,
-                           uint64_t image_bytes);
+// Every tensor that the shard of `whole` needs is there exactly once, with its shape, a packing that fits it, and bytes
+// inside [first_byte, image_bytes).
+Result<void> check_entries(const ModelConfig& whole, const Shard& shard, std::span<const TensorEntry> entries,
+                           uint64_t first_byte, uint64_t image_bytes);
 
 }  // namespace tie::bones

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "inference/bones/communicator/communicator.h"
 #include "inference/bones/kernels/kernel_choice.h"
 #include "inference/bones/model/forward.h"
 
@@ -60,7 +61,7 @@ Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 Model::~Model() = default;
 const ModelConfig& Model::config() const {
-  return state_->config;
+  return state_->image.config();
 }
 std::string_view Model::kernels() const {
   return state_->kernels->name;
@@ -73,7 +74,11 @@ Result<Model> Model::attach(std::span<const std::byte> image, const ModelOptions
     return fail(Code::kBadRequest, "batch limits must lie between 1 and 8192");
   auto state = std::make_unique<State>();
   TIE_TRY(state->image, WeightsImage::attach(image));
-  state->config = state->image.config();
+  state->shard = state->image.shard();
+  state->config = shard_config(state->image.config(), state->shard);
+  const RankPlace place = state->image.place();
+  if (place.alone() != (options.ranks == nullptr) || (options.ranks && options.ranks->place() != place))
+    return fail(Code::kBadRequest, "the weights image and the communicator are not of the same rank");
   state->options = options;
   TIE_TRY(state->kernels, choose_kernel_set(options.kernels));
   const ModelConfig& c = state->config;
@@ -85,6 +90,9 @@ Result<Model> Model::attach(std::span<const std::byte> image, const ModelOptions
   state->rope[0] = rope_frequencies(c.rope_global, c.rope_dim, factors);
   state->rope[1] = rope_frequencies(c.rope_local, c.rope_dim, nullptr);
   if (!state->ws.allocate(c, options)) return fail(Code::kTooLarge, "no memory for the model's workspace");
+  state->logits = options.ranks ? options.ranks->logits() : state->ws.logits;
+  state->logits_stride = options.ranks ? options.ranks->logits_stride() : state->ws.logits_stride;
+  state->parts.reserve(options.max_sequences, options.max_logit_rows, options.max_batch_rows);
   return Model(std::move(state));
 }
 
@@ -97,12 +105,13 @@ Result<void> Model::State::check_batch(const Batch& batch, const KvPool& kv) con
   if (batch.logit_rows.size() > options.max_logit_rows)
     return fail(Code::kBadRequest, "a batch asks for too many rows of logits");
   const KvLayout& layout = kv.layout;
-  TIE_CHECK_OK(KvLayout::for_model(config, layout.type, layout.block_tokens));
-  if (!kv.base || layout.n_layers != config.n_layers || layout.n_kv_heads != config.n_kv_heads ||
-      layout.head_dim != config.head_dim)
+  const ModelConfig& whole = image.config();
+  TIE_CHECK_OK(KvLayout::for_model(whole, layout.type, layout.block_tokens));
+  if (!kv.base || layout.n_layers != whole.n_layers || layout.n_kv_heads != whole.n_kv_heads ||
+      layout.head_dim != whole.head_dim)
     return fail(Code::kBadRequest, "the KV pool's layout is not this model's");
   for (int32_t token : batch.tokens)
-    if (token < 0 || static_cast<uint32_t>(token) >= config.n_vocab)
+    if (token < 0 || static_cast<uint32_t>(token) >= whole.n_vocab)
       return fail(Code::kBadRequest, "token id " + std::to_string(token) + " is outside the vocabulary");
   uint32_t next_row = 0;
   for (const SequenceSpan& span : batch.sequences) {
@@ -121,11 +130,18 @@ Result<void> Model::State::check_batch(const Batch& batch, const KvPool& kv) con
   return {};
 }
 
+Result<void> Model::check(const Batch& batch, const KvPool& kv) const {
+  return state_->check_batch(batch, kv);
+}
+
 Result<Logits> Model::forward(const Batch& batch, const KvPool& kv) {
   TIE_CHECK_OK(state_->check_batch(batch, kv));
-  state_->run(batch, kv);
-  return Logits{state_->ws.logits, state_->ws.logits_stride, static_cast<uint32_t>(batch.logit_rows.size()),
-                state_->config.n_vocab};
+  KvPool own = kv;  // the blocks of the whole model, seen from this rank's first layer and head
+  own.base +=
+      state_->shard.first_layer * kv.layout.layer_bytes() + state_->shard.first_kv_head * kv.layout.head_bytes();
+  if (!state_->run(batch, own)) return fail(Code::kRuntimeLost, "a rank of the model is lost");
+  return Logits{state_->logits, state_->logits_stride, static_cast<uint32_t>(batch.logit_rows.size()),
+                state_->image.config().n_vocab};
 }
 
 }  // namespace tie::bones

@@ -63,9 +63,9 @@ void put_block(Packing packing, std::byte* strip, uint32_t b, uint32_t c, const 
   }
 }
 
-void put_float(Packing packing, std::byte* strip, uint32_t i, uint32_t c, const uint8_t* row) {
+void put_float(Packing packing, std::byte* strip, uint32_t i, uint32_t c, const uint8_t* row, uint32_t file_i) {
   const uint32_t width = packing == Packing::kTileF32 ? 4 : 2;
-  std::memcpy(strip + (size_t{i} * kStrip + c) * width, row + size_t{i} * width, width);
+  std::memcpy(strip + (size_t{i} * kStrip + c) * width, row + size_t{file_i} * width, width);
 }
 
 }  // namespace
@@ -104,7 +104,8 @@ void repack_strips(const TensorSource& source, uint32_t rope_dim, ByteView data,
   const Packing packing = packing_for(source.tensor->type);
   const size_t bytes = strip_bytes(packing, source.k);
   const auto* info = model_files::tensor_type_info(source.tensor->type);
-  const size_t row_bytes = size_t{source.k} / info->block_elements * info->block_bytes;
+  const uint32_t file_k = source.file_k ? source.file_k : source.k;
+  const size_t row_bytes = size_t{file_k} / info->block_elements * info->block_bytes;
   for (uint32_t s = first; s < last; ++s) {
     std::byte* strip = out + s * bytes;
     std::memset(strip, 0, bytes);
@@ -112,9 +113,9 @@ void repack_strips(const TensorSource& source, uint32_t rope_dim, ByteView data,
       const uint8_t* row = data.data() + file_row(source, rope_dim, s * kStrip + c) * row_bytes;
       if (is_quantised(packing))
         for (uint32_t b = 0; b < source.k / kBlock; ++b)
-          put_block(packing, strip, b, c, read_block(source.tensor->type, row, b));
+          put_block(packing, strip, b, c, read_block(source.tensor->type, row, b + source.first_k / kBlock));
       else
-        for (uint32_t i = 0; i < source.k; ++i) put_float(packing, strip, i, c, row);
+        for (uint32_t i = 0; i < source.k; ++i) put_float(packing, strip, i, c, row, source.first_k + i);
     }
   }
 }

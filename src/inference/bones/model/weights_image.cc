@@ -9,6 +9,7 @@
 #include "inference/bones/model/architecture.h"
 #include "inference/bones/model/image_check.h"
 #include "inference/bones/model/repack.h"
+#include "inference/bones/model/shard_sources.h"
 #include "inference/bones/thread_pool.h"
 
 namespace tie::bones {
@@ -44,6 +45,7 @@ bool is_vector(Role role) {
 struct PackPlan::State {
   model_files::Gguf file;
   ModelConfig config;
+  RankPlace place;
   std::vector<TensorSource> sources;
   std::vector<TensorEntry> entries;
   uint64_t bytes = 0;
@@ -60,11 +62,16 @@ const ModelConfig& PackPlan::config() const {
   return state_->config;
 }
 
-Result<PackPlan> PackPlan::from_gguf(ByteView gguf) {
+Result<PackPlan> PackPlan::from_gguf(ByteView gguf, RankPlace place) {
   auto state = std::make_unique<State>();
   TIE_TRY(state->file, model_files::Gguf::parse(gguf));
   TIE_TRY(state->config, config_from_gguf(state->file));
   TIE_TRY(state->sources, tensors_from_gguf(state->file, state->config));
+  state->place = place;
+  if (!place.alone()) {
+    TIE_TRY(const Shard shard, shard_of(state->config, place));
+    TIE_TRY(state->sources, shard_sources(std::move(state->sources), state->config, shard));
+  }
   uint64_t at = aligned(sizeof(ImageHeader) + state->sources.size() * sizeof(TensorEntry));
   for (const TensorSource& source : state->sources) {
     const bool vector = is_vector(source.role);
@@ -98,6 +105,7 @@ Result<void> PackPlan::write(std::span<std::byte> out, ThreadPool* pool) const {
   header.n_tensors = static_cast<uint32_t>(s.entries.size());
   header.header_bytes = sizeof(ImageHeader);
   header.config = s.config;
+  header.place = s.place;
   std::memcpy(out.data(), &header, sizeof header);
   std::memcpy(out.data() + sizeof header, s.entries.data(), s.entries.size() * sizeof(TensorEntry));
   const uint32_t n_threads = pool ? pool->size() : 1;
@@ -126,8 +134,8 @@ void OwnedImage::Free::operator()(std::byte* p) const {
   ::operator delete[](p, std::align_val_t{kImageAlignment});
 }
 
-Result<OwnedImage> OwnedImage::from_gguf(ByteView gguf, ThreadPool* pool) {
-  TIE_TRY(const PackPlan plan, PackPlan::from_gguf(gguf));
+Result<OwnedImage> OwnedImage::from_gguf(ByteView gguf, ThreadPool* pool, RankPlace place) {
+  TIE_TRY(const PackPlan plan, PackPlan::from_gguf(gguf, place));
   OwnedImage image;
   image.size_ = plan.image_bytes();
   image.data_.reset(
@@ -156,10 +164,14 @@ Result<WeightsImage> WeightsImage::attach(std::span<const std::byte> image) {
   out.image_ = image;
   out.config_ = header.config;
   TIE_CHECK_OK(check_config(out.config_));
+  out.place_ = header.place;
+  auto shard = shard_of(out.config_, out.place_);
+  if (!shard) return fail(Code::kCorrupt, "weights image: " + shard.error().message);
+  out.shard_ = *shard;
   out.entries_.resize(header.n_tensors);
   std::memcpy(out.entries_.data(), image.data() + sizeof header, header.n_tensors * sizeof(TensorEntry));
-  TIE_CHECK_OK(
-      check_entries(out.config_, out.entries_, sizeof header + header.n_tensors * sizeof(TensorEntry), image.size()));
+  TIE_CHECK_OK(check_entries(out.config_, out.shard_, out.entries_,
+                             sizeof header + header.n_tensors * sizeof(TensorEntry), image.size()));
   return out;
 }
 

@@ -98,7 +98,10 @@ TEST(WeightsImage, RefusesEachKindOfDamage) {
   using Damage = void (*)(Aligned&);
   const std::pair<const char*, Damage> kinds[] = {
       {"magic", [](Aligned& i) { i.header().magic[0] ^= 1; }},
-      {"version", [](Aligned& i) { i.header().version = 2; }},
+      {"version", [](Aligned& i) { i.header().version = kImageVersion + 1; }},
+      {"rank outside its grid", [](Aligned& i) { i.header().place.tensor_rank = 1; }},
+      {"another grid", [](Aligned& i) { i.header().place.tensor_ranks = 2; }},
+      {"stages", [](Aligned& i) { i.header().place = {0, 1, 1, 2}; }},
       {"tensor count", [](Aligned& i) { i.header().n_tensors = 0x7fffffff; }},
       {"fewer tensors", [](Aligned& i) { --i.header().n_tensors; }},
       {"layers", [](Aligned& i) { i.header().config.n_layers = 3; }},

@@ -1,0 +1,38 @@
+// What one forward pass asks of the other ranks of its model. Implemented over shared memory (shared_memory_ranks.h);
+// a model that is alone has none. Threads: every compute thread of every rank of a stage makes the same calls in the
+// same order. A null or false answer means that a peer is lost: the caller leaves the pass at once, and every later
+// call answers the same.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "inference/bones/rank_place.h"
+
+namespace tie::bones {
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual RankPlace place() const = 0;
+
+  // Where this rank's threads write their addend [rows][width] of the next sum; 64-byte aligned.
+  virtual float* partial(uint32_t thread) = 0;
+  // Adds the addends of the stage's ranks in rank order. Call when this thread's writes to partial() are done. Returns
+  // the sum [rows][width]; valid on this thread for its share of the rows (rows * thread / threads ...), until the
+  // second next sum.
+  virtual const float* sum(uint32_t thread, uint32_t rows, uint32_t width) = 0;
+
+  // Hands rows [first_row, first_row + rows) of the batch to the next stage. `x`: the first of these rows. Call when
+  // every thread of the rank is done with them.
+  virtual bool send_rows(uint32_t thread, const float* x, uint32_t first_row, uint32_t rows, uint32_t width) = 0;
+  // Waits for the rows of part `part` from the stage before; copies this thread's share to x. One thread of the rank
+  // waits, the caller's barrier stands between wait_rows and copy_rows.
+  virtual bool wait_rows(uint32_t part) = 0;
+  virtual void copy_rows(uint32_t thread, float* x, uint32_t first_row, uint32_t rows, uint32_t width) = 0;
+
+  // Logits of the whole vocabulary, shared by all ranks: [max_logit_rows][logits_stride()].
+  virtual float* logits() = 0;
+  virtual size_t logits_stride() const = 0;
+};
+
+}  // namespace tie::bones

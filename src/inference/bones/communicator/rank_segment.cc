@@ -1,0 +1,208 @@
+#include "inference/bones/communicator/rank_segment.h"
+
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "base/clock.h"
+
+namespace tie::bones {
+namespace {
+
+constexpr uint64_t kMagic = 0x31534b4e41524554;  // "TERANKS1"
+constexpr uint32_t kFailed = 1u << 31;
+constexpr int64_t kSleepSliceNs = 50'000'000;
+constexpr uint32_t kMostSlices = 1200;  // a peer that lives but has not come for a minute counts as lost
+// How long to spin before sleeping, as in ThreadPool: a sleep halves the patience, a meeting without one restores some.
+constexpr uint32_t kLeastSpins = 500, kMostSpins = 8000, kSpinsRegained = 64;
+thread_local uint32_t patience = kMostSpins;
+
+void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+void futex_wait(std::atomic<uint32_t>& word, uint32_t value) {
+  const timespec slice{0, kSleepSliceNs};
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &slice, nullptr, 0);
+}
+
+void futex_wake_all(std::atomic<uint32_t>& word) {
+  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// Spins until done() holds or patience runs out.
+template <typename Done>
+bool spin(Done done) {
+  for (uint32_t i = 0; i < patience; ++i) {
+    if (done()) {
+      patience = std::min(patience + kSpinsRegained, kMostSpins);
+      return true;
+    }
+    relax();
+  }
+  patience = std::max(patience / 2, kLeastSpins);
+  return false;
+}
+
+}  // namespace
+
+bool PeerWatch::lost() const {
+  for (const os::Fd& peer : peers_) {
+    pollfd p{peer.get(), POLLIN, 0};
+    if (::poll(&p, 1, 0) > 0 && p.revents != 0) return true;
+  }
+  return false;
+}
+
+size_t RankSegment::lay_out(const RankLimits& limits) {
+  limits_ = limits;
+  size_t used = sizeof(SegmentHeader);
+  auto take = [&used](size_t bytes) {
+    used = (used + 63) / 64 * 64;
+    const size_t offset = used;
+    used += bytes;
+    return offset;
+  };
+  const size_t rows = limits.max_batch_rows, row_bytes = row_floats() * sizeof(float);
+  tokens_ = take(rows * sizeof(int32_t));
+  spans_ = take(limits.max_sequences * sizeof(StoredSpan));
+  table_ = take(size_t{limits.max_table_entries} * sizeof(uint32_t));
+  logit_rows_ = take(limits.max_logit_rows * sizeof(uint32_t));
+  embedding_rows_ = take(rows * sizeof(uint32_t));
+  embeddings_ = take(row_bytes);
+  addends_ = take(size_t{limits.grid.count()} * 2 * row_bytes);
+  totals_ = take(size_t{limits.grid.stages} * 2 * row_bytes);
+  handed_ = take(limits.grid.stages * row_bytes);
+  logits_ = take(limits.max_logit_rows * logits_stride() * sizeof(float));
+  return (used + 4095) / 4096 * 4096;
+}
+
+namespace {
+
+bool sane(const RankLimits& l) {
+  auto within = [](uint32_t value, uint32_t most) { return value >= 1 && value <= most; };
+  return within(l.grid.tensor_ranks, kMaxRanks) && within(l.grid.stages, kMaxRanks) && l.grid.count() <= kMaxRanks &&
+         within(l.threads_per_rank, 256) && within(l.n_embd, kMaxWidth) && within(l.n_vocab, kMaxVocab) &&
+         within(l.max_batch_rows, 8192) && within(l.max_logit_rows, 8192) && within(l.max_sequences, 8192) &&
+         within(l.max_table_entries, 1u << 26);
+}
+
+}  // namespace
+
+Result<RankSegment> RankSegment::create(const RankLimits& limits) {
+  if (!sane(limits)) return tie::fail(Code::kBadRequest, "the limits of the ranks are out of range");
+  RankSegment out;
+  const size_t bytes = out.lay_out(limits);
+  TIE_TRY(out.fd_, os::create_memfd("tie-ranks", bytes));
+  TIE_CHECK_OK(os::add_seals(out.fd_.get(), os::kSealSize));
+  TIE_TRY(out.mapping_, os::Mapping::read_write(out.fd_.get()));
+  out.header().limits = limits;
+  out.header().magic = kMagic;
+  return out;
+}
+
+Result<RankSegment> RankSegment::open(os::Fd memory) {
+  TIE_CHECK_OK(os::require_seals(memory.get(), os::kSealSize));
+  RankSegment out;
+  TIE_TRY(out.mapping_, os::Mapping::read_write(memory.get()));
+  out.fd_ = std::move(memory);
+  if (out.mapping_.size() < sizeof(SegmentHeader) || out.header().magic != kMagic)
+    return tie::fail(Code::kCorrupt, "the memory is not a segment of ranks");
+  const RankLimits limits = out.header().limits;
+  if (!sane(limits) || out.lay_out(limits) != out.mapping_.size())
+    return tie::fail(Code::kCorrupt, "the segment of the ranks has the wrong size");
+  return out;
+}
+
+void RankSegment::sleep(std::atomic<uint32_t>& word, uint32_t value, std::atomic<uint32_t>& sleepers) {
+  sleepers.fetch_add(1, std::memory_order_seq_cst);
+  if (word.load(std::memory_order_seq_cst) == value) futex_wait(word, value);
+  sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  if (word.load(std::memory_order_seq_cst) == value && peers_.lost()) fail();
+}
+
+bool RankSegment::meet(BarrierState& barrier, uint32_t parties) {
+  const uint32_t mine = barrier.generation.load(std::memory_order_acquire);
+  if (mine & kFailed) return false;
+  if (barrier.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == parties) {
+    barrier.arrived.store(0, std::memory_order_relaxed);
+    // Either this or fail() changes the word first, and everybody sees the same.
+    uint32_t expected = mine;
+    const bool met =
+        barrier.generation.compare_exchange_strong(expected, (mine + 1) & ~kFailed, std::memory_order_seq_cst);
+    if (barrier.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(barrier.generation);
+    return met;
+  }
+  uint32_t now = mine;
+  auto changed = [&] { return (now = barrier.generation.load(std::memory_order_acquire)) != mine; };
+  if (!spin(changed))
+    for (uint32_t slices = 0; !changed(); ++slices) {
+      sleep(barrier.generation, mine, barrier.sleepers);
+      if (slices == kMostSlices) fail();
+    }
+  return (now & ~kFailed) != mine;
+}
+
+bool RankSegment::wait_at_least(std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepers, uint32_t at_least) {
+  std::atomic<uint32_t>& failed = header().failed;
+  auto done = [&] { return word.load(std::memory_order_acquire) >= at_least || failed.load() != 0; };
+  if (!spin(done)) {
+    for (uint32_t slices = 0; !done(); ++slices) {
+      const uint32_t value = word.load(std::memory_order_seq_cst);
+      if (value < at_least) sleep(word, value, sleepers);
+      if (slices == kMostSlices) fail();
+    }
+  }
+  return word.load(std::memory_order_acquire) >= at_least;
+}
+
+void RankSegment::advance(std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepers) {
+  word.fetch_add(1, std::memory_order_seq_cst);
+  if (sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(word);
+}
+
+bool RankSegment::wait_for_step(uint32_t seen, uint32_t spin_us) {
+  SegmentHeader& h = header();
+  auto done = [&] {
+    return h.epoch.load(std::memory_order_acquire) != seen || h.stop.load() != 0 || h.failed.load() != 0;
+  };
+  const int64_t until = monotonic_us() + spin_us;
+  for (uint32_t i = 1; !done(); ++i) {
+    relax();
+    if (i % 64 == 0 && monotonic_us() >= until) break;
+  }
+  while (!done()) sleep(h.epoch, seen, h.followers_asleep);
+  return h.stop.load() == 0 && h.failed.load() == 0;
+}
+
+void RankSegment::fail() {
+  SegmentHeader& h = header();
+  h.failed.store(1, std::memory_order_seq_cst);
+  auto fail_one = [](BarrierState& barrier) {
+    barrier.generation.fetch_or(kFailed, std::memory_order_seq_cst);
+    futex_wake_all(barrier.generation);
+  };
+  fail_one(h.world);
+  for (uint32_t stage = 0; stage < limits_.grid.stages; ++stage) {
+    fail_one(h.tensor[stage]);
+    futex_wake_all(h.progress[stage].parts);
+  }
+  futex_wake_all(h.epoch);
+}
+
+bool RankSegment::failed() {
+  if (header().failed.load() == 0 && peers_.lost()) fail();
+  return header().failed.load() != 0;
+}
+
+}  // namespace tie::bones

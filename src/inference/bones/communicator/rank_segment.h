@@ -1,0 +1,134 @@
+// The shared memory in which the ranks of one model meet: a memfd of fixed (sealed) size with barriers, the step that
+// the leader asks for, and exchange buffers. Created by the leader's host, mapped by every rank. All ranks are one
+// trust domain (same program, same model); counts are still checked against the limits before they are used.
+// Waiting: spin a little, then sleep on a futex in slices of 50 ms, looking for dead peers after each.
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "inference/bones/model.h"
+#include "inference/bones/rank_place.h"
+#include "os/fd.h"
+#include "os/memfd.h"
+
+namespace tie::bones {
+
+// Sizes that all ranks agree on.
+struct RankLimits {
+  RankPlace grid;  // tensor_ranks and stages
+  uint32_t threads_per_rank = 1;
+  uint32_t n_embd = 0, n_vocab = 0;
+  uint32_t max_batch_rows = 0, max_logit_rows = 0, max_sequences = 0;
+  uint32_t max_table_entries = 1u << 20;  // block numbers of all sequences of one step
+};
+
+struct alignas(64) BarrierState {
+  std::atomic<uint32_t> arrived;
+  alignas(64) std::atomic<uint32_t> generation;  // the highest bit: failed
+  std::atomic<uint32_t> sleepers;
+};
+
+struct StoredSpan {
+  uint32_t first_row, n_rows, first_position, first_entry, n_entries;
+};
+
+// What the leader asks for; written before `epoch` grows, read after.
+struct StepRecord {
+  uint32_t n_tokens, n_sequences, n_logit_rows, n_embeddings;
+  KvType kv_type;
+  uint32_t kv_block_tokens, kv_blocks;
+  uint64_t kv_offset;  // of block 0 in the shared KV memory
+};
+
+struct SegmentHeader {
+  uint64_t magic;
+  RankLimits limits;
+  alignas(64) std::atomic<uint32_t> epoch;  // one more for each step; followers sleep on it
+  std::atomic<uint32_t> followers_asleep, stop, failed;
+  BarrierState world;              // one thread of each rank
+  BarrierState tensor[kMaxRanks];  // every thread of the ranks of a stage
+  struct alignas(64) {
+    std::atomic<uint32_t> parts;  // parts of the batch that this stage has handed on in this step
+    std::atomic<uint32_t> sleepers;
+  } progress[kMaxRanks];
+  alignas(64) StepRecord step;
+};
+
+// Descriptors that become readable when a peer process ends: pidfds, or the other end of a socket pair.
+class PeerWatch {
+ public:
+  PeerWatch() = default;
+  explicit PeerWatch(std::vector<os::Fd> peers) : peers_(std::move(peers)) {}
+  bool lost() const;
+
+ private:
+  std::vector<os::Fd> peers_;
+};
+
+class RankSegment {
+ public:
+  // kBadRequest for limits that make no sense, kIo when the memory is refused.
+  static Result<RankSegment> create(const RankLimits& limits);
+  // kCorrupt unless the memfd has its size sealed and holds a segment of that size.
+  static Result<RankSegment> open(os::Fd memory);
+
+  int fd() const { return fd_.get(); }
+  const RankLimits& limits() const { return limits_; }
+  SegmentHeader& header() { return *reinterpret_cast<SegmentHeader*>(mapping_.writable().data()); }
+  void watch(PeerWatch peers) { peers_ = std::move(peers); }
+
+  // True once all `parties` have arrived; false when the team has failed before they did. All parties of one meeting
+  // get the same answer.
+  bool meet(BarrierState& barrier, uint32_t parties);
+  // Waits until `word` satisfies at_least; false when the team has failed.
+  bool wait_at_least(std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepers, uint32_t at_least);
+  void advance(std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepers);
+  // Followers: returns the new epoch, or nothing when told to stop or when the team has failed.
+  bool wait_for_step(uint32_t seen, uint32_t spin_us);
+  // Fails every wait of every rank, now and later.
+  void fail();
+  // Looks at the peers as well, so that an idle leader notices a death.
+  bool failed();
+
+  // Arrays behind the header.
+  int32_t* tokens() { return at<int32_t>(tokens_); }
+  StoredSpan* spans() { return at<StoredSpan>(spans_); }
+  uint32_t* table() { return at<uint32_t>(table_); }
+  uint32_t* logit_rows() { return at<uint32_t>(logit_rows_); }
+  uint32_t* embedding_rows() { return at<uint32_t>(embedding_rows_); }
+  float* embeddings() { return at<float>(embeddings_); }
+  float* addend(uint32_t stage, uint32_t rank, uint32_t parity) {
+    return at<float>(addends_) + ((size_t{stage} * limits_.grid.tensor_ranks + rank) * 2 + parity) * row_floats();
+  }
+  float* total(uint32_t stage, uint32_t parity) {
+    return at<float>(totals_) + (size_t{stage} * 2 + parity) * row_floats();
+  }
+  float* handed_on(uint32_t stage) { return at<float>(handed_) + stage * row_floats(); }
+  float* logits() { return at<float>(logits_); }
+  size_t logits_stride() const { return (limits_.n_vocab + 15) / 16 * 16 + 16; }
+
+ private:
+  RankSegment() = default;
+  size_t lay_out(const RankLimits& limits);
+  size_t row_floats() const { return size_t{limits_.max_batch_rows} * limits_.n_embd; }
+  template <typename T>
+  T* at(size_t offset) {
+    return reinterpret_cast<T*>(mapping_.writable().data() + offset);
+  }
+  // One slice of sleep while `word` is `value`; looks for dead peers when it was in vain.
+  void sleep(std::atomic<uint32_t>& word, uint32_t value, std::atomic<uint32_t>& sleepers);
+
+  os::Fd fd_;
+  os::Mapping mapping_;
+  RankLimits limits_;  // a private copy
+  PeerWatch peers_;
+  size_t tokens_ = 0, spans_ = 0, table_ = 0, logit_rows_ = 0, embedding_rows_ = 0, embeddings_ = 0, addends_ = 0,
+         totals_ = 0, handed_ = 0, logits_ = 0;
+};
+
+}  // namespace tie::bones

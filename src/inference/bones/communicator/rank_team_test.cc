@@ -1,0 +1,259 @@
+// Real rank processes against one rank: tiny random models of every family, tensor ranks, pipeline stages and both.
+#include "inference/bones/communicator/rank_team.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "inference/bones/communicator/testing/forked_ranks.h"
+#include "inference/bones/testing/tiny_model.h"
+
+namespace tie::bones {
+namespace {
+
+using model_files::TensorType;
+using testing::ForkedRanks;
+using testing::ForkedRanksOptions;
+using testing::TinyModelOptions;
+
+constexpr uint32_t kTokens = 50;
+
+std::vector<int32_t> random_tokens(uint32_t n, uint32_t n_vocab) {
+  std::mt19937 random(23);
+  std::vector<int32_t> out(n);
+  for (int32_t& t : out) t = static_cast<int32_t>(random() % n_vocab);
+  return out;
+}
+
+// Every family divides by four here; two kv heads, so four tensor ranks replicate them.
+TinyModelOptions divisible(const std::string& family, TensorType weights) {
+  TinyModelOptions o;
+  o.architecture = family;
+  o.weights = weights;
+  o.embedding = weights == TensorType::kF32 ? TensorType::kF32 : TensorType::kQ8_0;
+  o.n_layers = family == "gemma3" ? 7 : 4;
+  o.n_heads = 8;
+  o.n_ff = 128;
+  return o;
+}
+
+// Logits of every position of one sequence, evaluated in chunks of `chunk` rows with blocks in reverse order.
+Result<std::vector<float>> evaluate(RankLeader& leader, const KvPool& kv, const std::vector<int32_t>& tokens,
+                                    uint32_t chunk) {
+  std::vector<uint32_t> table(kv.n_blocks);
+  for (uint32_t i = 0; i < kv.n_blocks; ++i) table[i] = kv.n_blocks - 1 - i;
+  std::vector<float> out;
+  for (uint32_t at = 0; at < tokens.size(); at += chunk) {
+    const auto n = std::min(chunk, static_cast<uint32_t>(tokens.size()) - at);
+    const SequenceSpan span{0, n, at, table};
+    std::vector<uint32_t> rows(n);
+    std::iota(rows.begin(), rows.end(), 0);
+    TIE_TRY(const Logits logits, leader.forward({std::span(tokens).subspan(at, n), {&span, 1}, rows, {}}, kv));
+    for (uint32_t i = 0; i < n; ++i) out.insert(out.end(), logits.row(i).begin(), logits.row(i).end());
+  }
+  return out;
+}
+
+Result<std::vector<float>> run_grid(const Bytes& file, RankPlace grid, const std::vector<int32_t>& tokens,
+                                    uint32_t chunk, uint32_t threads = 1) {
+  TIE_TRY(ForkedRanks team, ForkedRanks::start(file, {.grid = grid, .threads_per_rank = threads}));
+  return evaluate(team.leader(), team.kv(), tokens, chunk);
+}
+
+// One rank is a team of one: the same code without a communicator is what dense_twin_test proves.
+Result<std::vector<float>> run_alone(const Bytes& file, const std::vector<int32_t>& tokens, uint32_t chunk) {
+  TIE_TRY(const OwnedImage image, OwnedImage::from_gguf(file));
+  ThreadPool pool({.n_threads = 1});
+  TIE_TRY(Model model, Model::attach(image.bytes(), {.pool = &pool, .max_batch_rows = 64}));
+  TIE_TRY(const KvLayout layout, KvLayout::for_model(model.config()));
+  const uint32_t blocks = layout.blocks_for(512);
+  std::vector<std::byte> memory(blocks * layout.block_bytes() + 64);
+  auto* base = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
+  std::vector<uint32_t> table(blocks);
+  std::iota(table.begin(), table.end(), 0);
+  std::vector<float> out;
+  for (uint32_t at = 0; at < tokens.size(); at += chunk) {
+    const auto n = std::min(chunk, static_cast<uint32_t>(tokens.size()) - at);
+    const SequenceSpan span{0, n, at, table};
+    std::vector<uint32_t> rows(n);
+    std::iota(rows.begin(), rows.end(), 0);
+    TIE_TRY(const Logits logits,
+            model.forward({std::span(tokens).subspan(at, n), {&span, 1}, rows, {}}, {base, blocks, layout}));
+    for (uint32_t i = 0; i < n; ++i) out.insert(out.end(), logits.row(i).begin(), logits.row(i).end());
+  }
+  return out;
+}
+
+struct Difference {
+  double worst = 0, mean = 0, spread = 0;
+};
+
+Difference difference(const std::vector<float>& a, const std::vector<float>& b) {
+  Difference d;
+  double square = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double delta = std::fabs(a[i] - b[i]);
+    d.worst = std::max(d.worst, delta);
+    d.mean += delta;
+    square += double{a[i]} * a[i];
+  }
+  d.mean /= static_cast<double>(a.size());
+  d.spread = std::sqrt(square / static_cast<double>(a.size()));
+  return d;
+}
+
+class Grids : public ::testing::TestWithParam<std::string> {};
+
+// With float weights only the order of sums differs, 2^-24 of each addend; what it can move further is the rounding of
+// a key or value to f16 (2^-11 of that number), for one number in a few thousand. A lost or doubled addend, a wrong
+// head, layer or column is larger than the spread by itself.
+TEST_P(Grids, AgreeWithOneRankOnFloatWeights) {
+  const TinyModelOptions o = divisible(GetParam(), TensorType::kF32);
+  const Bytes file = testing::tiny_model(o);
+  const auto tokens = random_tokens(kTokens, o.n_vocab);
+  const auto alone = run_alone(file, tokens, kTokens);
+  ASSERT_TRUE(alone) << alone.error().message;
+  for (RankPlace grid : {RankPlace{0, 2, 0, 1}, {0, 4, 0, 1}, {0, 1, 0, 2}, {0, 2, 0, 2}, {0, 1, 0, 4}}) {
+    const auto ranked = run_grid(file, grid, tokens, kTokens);
+    ASSERT_TRUE(ranked) << ranked.error().message;
+    ASSERT_EQ(ranked->size(), alone->size());
+    const Difference d = difference(*alone, *ranked);
+    std::printf("%s, %u tensor ranks x %u stages: spread %.3f, worst %.2e, mean %.2e\n", GetParam().c_str(),
+                grid.tensor_ranks, grid.stages, d.spread, d.worst, d.mean);
+    EXPECT_LT(d.worst, 0.01 * d.spread);
+    EXPECT_LT(d.mean, 0.0005 * d.spread);
+    if (grid.tensor_ranks == 1) {
+      EXPECT_EQ(d.worst, 0.0) << "stages change no sum";
+    }
+  }
+}
+
+// With quantised weights a sum that moves by 2^-24 can move an activation's 8-bit code by one, 1/127 of its block's
+// largest; rarely, and never more than quantising itself has moved each of them.
+TEST_P(Grids, AgreeWithOneRankOnQuantisedWeights) {
+  const TinyModelOptions o = divisible(GetParam(), TensorType::kQ4_0);
+  const Bytes file = testing::tiny_model(o);
+  const auto tokens = random_tokens(kTokens, o.n_vocab);
+  const auto alone = run_alone(file, tokens, 7);
+  ASSERT_TRUE(alone) << alone.error().message;
+  for (RankPlace grid : {RankPlace{0, 2, 0, 1}, {0, 4, 0, 1}, {0, 2, 0, 2}}) {
+    const auto ranked = run_grid(file, grid, tokens, 7);
+    ASSERT_TRUE(ranked) << ranked.error().message;
+    const Difference d = difference(*alone, *ranked);
+    std::printf("%s q4, %u x %u: spread %.3f, worst %.2e, mean %.2e\n", GetParam().c_str(), grid.tensor_ranks,
+                grid.stages, d.spread, d.worst, d.mean);
+    EXPECT_LT(d.worst, 0.2 * d.spread);
+    EXPECT_LT(d.mean, 0.02 * d.spread);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Grids, ::testing::Values("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"));
+
+TEST(RankTeam, GivesTheSameBitsForAnyChunkingAndNumberOfThreads) {
+  const TinyModelOptions o = divisible("qwen3", TensorType::kQ4_0);
+  const Bytes file = testing::tiny_model(o);
+  const auto tokens = random_tokens(kTokens, o.n_vocab);
+  const RankPlace grid{0, 2, 0, 2};
+  const auto whole = run_grid(file, grid, tokens, kTokens);
+  ASSERT_TRUE(whole) << whole.error().message;
+  // Chunks of one row are summed by every rank for itself, larger ones by reduce-scatter.
+  for (uint32_t chunk : {1u, 17u, kTokens})
+    EXPECT_EQ(std::memcmp(run_grid(file, grid, tokens, chunk).value().data(), whole->data(), whole->size() * 4), 0);
+  EXPECT_EQ(std::memcmp(run_grid(file, grid, tokens, 17, 2).value().data(), whole->data(), whole->size() * 4), 0);
+}
+
+TEST(RankTeam, DividesHeadsColumnsAndVocabularyUnevenlyToo) {
+  TinyModelOptions o = divisible("llama", TensorType::kF32);
+  o.n_heads = 6, o.n_kv_heads = 3, o.n_ff = 96, o.n_vocab = 331, o.n_layers = 3;
+  const Bytes file = testing::tiny_model(o);
+  const auto tokens = random_tokens(kTokens, o.n_vocab);
+  const auto alone = run_alone(file, tokens, kTokens);
+  ASSERT_TRUE(alone) << alone.error().message;
+  for (RankPlace grid : {RankPlace{0, 2, 0, 1}, {0, 2, 0, 2}, {0, 3, 0, 3}}) {
+    const auto ranked = run_grid(file, grid, tokens, kTokens);
+    ASSERT_TRUE(ranked) << ranked.error().message;
+    EXPECT_LT(difference(*alone, *ranked).worst, 0.01 * difference(*alone, *ranked).spread);
+  }
+}
+
+TEST(RankTeam, RefusesAModelThatDoesNotDivide) {
+  const Bytes file = testing::tiny_model({});  // 4 heads of 16 in 2 groups
+  EXPECT_EQ(OwnedImage::from_gguf(file, nullptr, {0, 4, 0, 1}).error().code, Code::kUnsupportedFeature);
+  EXPECT_EQ(OwnedImage::from_gguf(file, nullptr, {0, 3, 0, 1}).error().code, Code::kUnsupportedFeature);
+  EXPECT_EQ(OwnedImage::from_gguf(file, nullptr, {0, 1, 0, 3}).error().code, Code::kUnsupportedFeature);
+  EXPECT_EQ(OwnedImage::from_gguf(file, nullptr, {2, 2, 0, 1}).error().code, Code::kBadRequest);
+}
+
+TEST(RankTeam, HoldsEachWeightOnceButForVectors) {
+  const Bytes file = testing::tiny_model(divisible("llama", TensorType::kQ4_0));
+  const size_t whole = OwnedImage::from_gguf(file).value().bytes().size();
+  size_t parts = 0;
+  for (uint32_t rank = 0; rank < 2; ++rank)
+    parts += OwnedImage::from_gguf(file, nullptr, {rank, 2, 0, 1}).value().bytes().size();
+  const size_t header_and_vectors = sizeof(ImageHeader) + 60 * sizeof(TensorEntry) + 10 * 64 * 4 + 4096;
+  EXPECT_LT(parts, whole + header_and_vectors);
+}
+
+TEST(RankTeam, RefusesABatchBeforeAnyRankSeesIt) {
+  auto team = ForkedRanks::start(testing::tiny_model(divisible("llama", TensorType::kQ4_0)), {.grid = {0, 2, 0, 1}});
+  ASSERT_TRUE(team) << team.error().message;
+  const std::vector<int32_t> bad{1, 100'000}, good{1, 2};
+  const std::vector<uint32_t> table{0};
+  const SequenceSpan span{0, 2, 0, table};
+  EXPECT_EQ(team->leader().forward({bad, {&span, 1}, {}, {}}, team->kv()).error().code, Code::kBadRequest);
+  KvPool elsewhere = team->kv();
+  elsewhere.base += 64;
+  EXPECT_EQ(team->leader().forward({good, {&span, 1}, {}, {}}, elsewhere).error().code, Code::kBadRequest);
+  EXPECT_TRUE(team->leader().forward({good, {&span, 1}, {}, {}}, team->kv()));
+}
+
+TEST(RankTeam, FailsTheStepWhenARankDiesInIt) {
+  auto team = ForkedRanks::start(testing::tiny_model(divisible("llama", TensorType::kQ4_0)), {.grid = {0, 2, 0, 2}});
+  ASSERT_TRUE(team) << team.error().message;
+  const auto tokens = random_tokens(20, 300);
+  ASSERT_TRUE(evaluate(team->leader(), team->kv(), tokens, 20));
+  const pid_t victim = team->follower(2);
+  ::kill(victim, SIGSTOP);  // the step cannot end without it
+  int64_t died_us = 0;
+  std::thread killer([&] {
+    ::usleep(200'000);
+    died_us = monotonic_us();
+    ::kill(victim, SIGKILL);
+  });
+  const auto lost = evaluate(team->leader(), team->kv(), tokens, 20);
+  const int64_t noticed_us = monotonic_us();
+  killer.join();
+  ASSERT_FALSE(lost);
+  EXPECT_EQ(lost.error().code, Code::kRuntimeLost);
+  std::printf("noticed %.1f ms after the death\n", static_cast<double>(noticed_us - died_us) / 1000);
+  EXPECT_EQ(evaluate(team->leader(), team->kv(), tokens, 20).error().code, Code::kRuntimeLost);
+  for (uint32_t i : {0u, 1u}) EXPECT_EQ(WEXITSTATUS(team->wait_for(i)), 3) << "the peers end with an error";
+}
+
+TEST(RankTeam, NoticesADeathWhileIdle) {
+  auto team = ForkedRanks::start(testing::tiny_model(divisible("llama", TensorType::kQ4_0)), {.grid = {0, 2, 0, 1}});
+  ASSERT_TRUE(team) << team.error().message;
+  EXPECT_FALSE(team->leader().lost());
+  ::kill(team->follower(0), SIGKILL);
+  EXPECT_TRUE(WIFSIGNALED(team->wait_for(0)));
+  EXPECT_TRUE(team->leader().lost());
+}
+
+TEST(RankTeam, StopsItsFollowersWithoutError) {
+  auto team = ForkedRanks::start(testing::tiny_model(divisible("llama", TensorType::kQ4_0)), {.grid = {0, 2, 0, 1}});
+  ASSERT_TRUE(team) << team.error().message;
+  const pid_t follower = team->follower(0);
+  {
+    const RankLeader leader = std::move(team->leader());
+  }
+  EXPECT_EQ(WEXITSTATUS(team->wait_for(0)), 0) << follower;
+}
+
+}  // namespace
+}  // namespace tie::bones

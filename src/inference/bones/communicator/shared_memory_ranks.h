@@ -1,0 +1,44 @@
+// The communicator of ranks that share a segment (rank_segment.h). One per rank; the segment outlives it.
+// Cost of a sum: few rows: one meeting, every rank adds all addends for itself; many rows: reduce-scatter and
+// all-gather, two meetings and 1/ranks of the additions each. Both add in rank order: the same bits.
+#pragma once
+#include <vector>
+
+#include "inference/bones/communicator/communicator.h"
+#include "inference/bones/communicator/rank_segment.h"
+
+namespace tie::bones {
+
+inline constexpr uint32_t kGatherRows = 16;  // up to here every rank adds for itself
+
+class SharedMemoryRanks final : public Communicator {
+ public:
+  SharedMemoryRanks(RankSegment& segment, uint32_t rank);
+
+  RankPlace place() const override { return place_; }
+  float* partial(uint32_t thread) override;
+  const float* sum(uint32_t thread, uint32_t rows, uint32_t width) override;
+  bool send_rows(uint32_t thread, const float* x, uint32_t first_row, uint32_t rows, uint32_t width) override;
+  bool wait_rows(uint32_t part) override;
+  void copy_rows(uint32_t thread, float* x, uint32_t first_row, uint32_t rows, uint32_t width) override;
+  float* logits() override { return segment_.logits(); }
+  size_t logits_stride() const override { return segment_.logits_stride(); }
+
+ private:
+  struct alignas(64) Turn {
+    uint32_t parity = 0;  // of this thread's next sum
+  };
+  bool meet() { return segment_.meet(segment_.header().tensor[place_.stage], place_.tensor_ranks * n_threads_); }
+  void add_up(float* out, size_t first, size_t last, uint32_t parity);
+  uint32_t share(uint32_t total, uint32_t thread) const {
+    return static_cast<uint32_t>(uint64_t{total} * thread / n_threads_);
+  }
+
+  RankSegment& segment_;
+  const RankPlace place_;
+  const uint32_t n_threads_;
+  std::vector<Turn> turns_;
+  std::vector<float> own_;  // a sum of few rows
+};
+
+}  // namespace tie::bones
