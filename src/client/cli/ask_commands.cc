@@ -9,6 +9,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/terminal_answer.h"
+#include "client/turn_keys/turn_key_table.h"
 
 namespace tie::cli {
 namespace {
@@ -19,7 +20,7 @@ struct AskOptions {
   std::optional<int> max_tokens;
   std::optional<double> temperature;
   std::optional<uint64_t> seed;
-  bool json = false, stats = false;
+  bool json = false, stats = false, no_cache = false;
 };
 
 void add_ask_flags(CLI::App& command, AskOptions& o) {
@@ -164,6 +165,7 @@ class Chat {
   void command(const std::string& line) {
     if (line == "/clear") {
       request_ = new_request(options_, model_);
+      turn_keys_.forget();
       fmt::print("(a new conversation)\n");
     } else if (line == "/keys") {
       if (auto node = session_.last_node()) fmt::print("{}\n", node->summary());
@@ -182,6 +184,9 @@ class Chat {
   void say(const std::string& text) {
     auto& history = *request_.mutable_conversation()->mutable_messages();
     *history.Add() = message_of("user", text);
+    request_.clear_turn_key_read();
+    request_.clear_turn_key_write();
+    client::Turn turn = options_.no_cache ? client::Turn() : turn_keys_.begin({}, request_);
     TerminalAnswer answer = answer_in_terminal(session_, request_, interrupts_, true);
     fmt::print("\n");
     std::fflush(stdout);
@@ -191,7 +196,12 @@ class Chat {
       return;
     }
     *history.Add() = message_of("assistant", answer.text);
-    if (options_.stats && answer.error.code == Code::kOk) print_stats(answer);
+    if (answer.error.code != Code::kOk) return;
+    turn.finish(std::span(&*history.rbegin(), 1));
+    if (options_.stats)
+      print_stats(answer);
+    else if (!options_.no_cache)
+      print_cache_use(answer);
   }
 
   const AskOptions& options_;
@@ -199,6 +209,7 @@ class Chat {
   client::Session& session_;
   std::string model_;
   v1::InferenceRequest request_;
+  client::TurnKeyTable turn_keys_;  // in memory: they end with the chat
 };
 
 int chat(const AskOptions& o) {
@@ -233,6 +244,7 @@ void add_ask_commands(CLI::App& app, int& exit_code) {
   auto c = std::make_shared<AskOptions>();
   CLI::App* chat_command = app.add_subcommand("chat", "talk in the terminal");
   add_ask_flags(*chat_command, *c);
+  chat_command->add_flag("--no-cache", c->no_cache, "send no turn keys: the node computes every history again");
   chat_command->footer("In the chat:\n" + std::string(kChatHelp));
   chat_command->callback([c, &exit_code] { exit_code = chat(*c); });
 }

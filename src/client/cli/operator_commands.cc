@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "client/cli/prompt_commands.h"
+#include "client/cli/prove_stateless_command.h"
 #include "controller.grpc.pb.h"
 #include "supervision/launcher/run_directory.h"
 #include "supervision/rpc/unix_grpc.h"
@@ -146,6 +147,7 @@ void add_node_commands(CLI::App& app, int& exit_code) {
   });
 
   add_prompt_commands(*node, exit_code);
+  add_prove_stateless_command(*node, exit_code);
   add(*node, exit_code, settings, "resume", "take requests again after a drain", kLongestCallMs,
       [](Stub& stub, grpc::ClientContext& context, v1::NodeStatus& out) { return stub.Resume(&context, {}, &out); });
   add(*node, exit_code, settings, "reload", "look at the assets now and recycle with them", kLongestCallMs,

@@ -50,4 +50,9 @@ void print_stats(const TerminalAnswer& answer) {
              answer.finish_reason.empty() ? "nothing" : answer.finish_reason);
 }
 
+void print_cache_use(const TerminalAnswer& answer) {
+  fmt::print(stderr, "[from the cache: {} of {} prompt tokens]\n", answer.usage.cached_tokens(),
+             answer.usage.prompt_tokens());
+}
+
 }  // namespace tie::cli

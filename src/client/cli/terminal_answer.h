@@ -22,5 +22,7 @@ struct TerminalAnswer {
 TerminalAnswer answer_in_terminal(client::Session& session, const v1::InferenceRequest& request, Interrupts& interrupts,
                                   bool print);
 void print_stats(const TerminalAnswer& answer);
+// How much of the prompt the node did not have to compute again.
+void print_cache_use(const TerminalAnswer& answer);
 
 }  // namespace tie::cli

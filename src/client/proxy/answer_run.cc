@@ -8,9 +8,23 @@ namespace {
 constexpr size_t kParallelPrompts = 8;  // of one legacy completions call
 }
 
-AnswerRun::AnswerRun(std::shared_ptr<Session> session, OpenAiRequest request)
+AnswerRun::AnswerRun(std::shared_ptr<Session> session, OpenAiRequest request, TurnKeyTable* turn_keys,
+                     ByteView partition)
     : session_(std::move(session)), request_(std::move(request)) {
-  for (size_t i = 0; i < request_.payloads.size(); ++i) cancels_.push_back(std::make_shared<Cancellation>());
+  for (v1::InferenceRequest& payload : request_.payloads) {
+    cancels_.push_back(std::make_shared<Cancellation>());
+    if (turn_keys != nullptr && request_.cache)
+      remembered_.push_back({turn_keys->begin(partition, payload), AnswerMessages(request_.samples)});
+  }
+}
+
+void AnswerRun::remember(size_t index, const v1::InferenceEvent& event) {
+  if (!remembered_.empty()) remembered_[index].answers.add(event);
+}
+
+// Before the application can read the end of its answer, since its next turn may come at once.
+void AnswerRun::end_turn(size_t index) {
+  if (!remembered_.empty()) remembered_[index].turn.finish(remembered_[index].answers.messages());
 }
 
 void AnswerRun::cancel() {
@@ -31,12 +45,14 @@ std::optional<ApiError> AnswerRun::collect(size_t index, WholeAnswer& into) {
     if (!got) return describe(*answer, got.error());
     std::lock_guard lock(mutex_);
     if (!*got) {
+      end_turn(index);
       if (!current_)
         current_ = std::move(answer);  // for its node
       else
         finished_.push_back(std::move(answer));
       return std::nullopt;
     }
+    remember(index, event);
     auto added = into.add(index, event);
     if (!added) return api_error(added.error());
   }
@@ -74,10 +90,12 @@ std::expected<bool, ApiError> AnswerRun::pull() {
                         new_answer_head(request_.endpoint, request_.model, current_->node()->release_short()));
     }
     if (*got) {
+      remember(current_index_, event_);
       auto added = streamed_->add(current_index_, event_, pending_);
       if (!added) return std::unexpected(api_error(added.error()));
       return true;
     }
+    end_turn(current_index_);
     if (current_index_ + 1 == request_.payloads.size()) {
       streamed_->end(pending_);
       return false;

@@ -5,12 +5,16 @@
 #include "client/proxy/http_server.h"
 #include "client/proxy/openai_answer.h"
 #include "client/session/session.h"
+#include "client/turn_keys/answer_messages.h"
+#include "client/turn_keys/turn_key_table.h"
 
 namespace tie::client {
 
 class AnswerRun {
  public:
-  AnswerRun(std::shared_ptr<Session> session, OpenAiRequest request);
+  // turn_keys: null when no conversation is to be found again. It outlives the run. `partition`: see TurnKeyTable.
+  AnswerRun(std::shared_ptr<Session> session, OpenAiRequest request, TurnKeyTable* turn_keys = nullptr,
+            ByteView partition = {});
   // Cancels whatever runs; any thread.
   void cancel();
 
@@ -26,12 +30,19 @@ class AnswerRun {
   std::optional<ApiError> collect(size_t index, WholeAnswer& into);
   // The next event's text into pending_; false at the end of the last payload.
   std::expected<bool, ApiError> pull();
+  void remember(size_t index, const v1::InferenceEvent& event);
+  void end_turn(size_t index);
   ApiError describe(const Answer& answer, const Error& error) const;
   std::unique_ptr<Answer> ask(size_t index) { return session_->ask(request_.payloads[index], cancels_[index]); }
 
   std::shared_ptr<Session> session_;
   OpenAiRequest request_;
   std::vector<std::shared_ptr<Cancellation>> cancels_;  // by payload
+  struct Remembered {
+    Turn turn;
+    AnswerMessages answers;
+  };
+  std::vector<Remembered> remembered_;  // by payload; empty without turn keys
   std::unique_ptr<Answer> current_;
   size_t current_index_ = 0;
   v1::InferenceEvent event_;

@@ -21,6 +21,7 @@ void read_common(FieldReader& body, OpenAiRequest& out) {
   }
   out.model = model.value_or("");
   out.stream = body.boolean("stream").value_or(false);
+  out.cache = body.boolean("tie_cache").value_or(true);
   if (const auto* options = body.object("stream_options")) {
     if (!out.stream) body.fail_on("stream_options", "'stream_options' is only allowed when 'stream' is true.");
     FieldReader inner(*options, "stream_options");

@@ -22,6 +22,7 @@ struct OpenAiRequest {
   bool stream = false;
   bool include_usage = false;
   bool wants_logprobs = false;
+  bool cache = true;  // false: nothing of this request is to be found again
 };
 
 std::expected<OpenAiRequest, ApiError> read_openai_request(Endpoint endpoint, std::string_view body);

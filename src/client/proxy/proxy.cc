@@ -33,6 +33,14 @@ void append_model(std::string& out, const ServedModel& model, int64_t created) {
   out += '}';
 }
 
+// x-tie-cache: off keeps a request out of every cache; `on` and no header leave it to the body and the proxy.
+std::optional<ApiError> read_cache_header(const HttpRequest& request, OpenAiRequest& out) {
+  std::string value = request.header("x-tie-cache");
+  if (value == "off") out.cache = false;
+  if (value.empty() || value == "on" || value == "off") return std::nullopt;
+  return ApiError{Code::kBadRequest, "The header x-tie-cache must be on or off.", "x-tie-cache", "invalid_value", 0};
+}
+
 ApiError unknown_model(const std::string& name, const VerifiedNode& node) {
   std::string served;
   for (const ServedModel& model : node.models) served += (served.empty() ? "" : ", ") + model.name;
@@ -46,8 +54,11 @@ ApiError unknown_model(const std::string& name, const VerifiedNode& node) {
 
 }  // namespace
 
-Proxy::Proxy(std::shared_ptr<Session> session, HostGuard guard)
-    : session_(std::move(session)), guard_(std::move(guard)), started_unix_s_(wall_clock_ms() / 1000) {}
+Proxy::Proxy(std::shared_ptr<Session> session, HostGuard guard, std::shared_ptr<TurnKeyTable> turn_keys)
+    : session_(std::move(session)),
+      guard_(std::move(guard)),
+      turn_keys_(std::move(turn_keys)),
+      started_unix_s_(wall_clock_ms() / 1000) {}
 
 void Proxy::add_headers(HttpReply& reply) const {
   auto node = session_->last_node();
@@ -116,11 +127,13 @@ std::optional<ApiError> Proxy::check_model(const std::string& name) {
 void Proxy::answer(bool chat, const HttpRequest& request, HttpReply& reply) {
   auto read = read_openai_request(chat ? Endpoint::kChat : Endpoint::kCompletions, request.body);
   if (!read) return give_error(read.error(), reply);
+  if (auto error = read_cache_header(request, *read)) return give_error(*error, reply);
   if (auto error = check_model(read->model)) return give_error(*error, reply);
   for (auto& payload : read->payloads) payload.set_prompt_id(request.header("x-tie-prompt-id"));
 
   bool stream = read->stream;
-  auto run = std::make_shared<AnswerRun>(session_, std::move(*read));
+  auto run = std::make_shared<AnswerRun>(session_, std::move(*read), turn_keys_.get(),
+                                         as_bytes(request.header("Authorization")));
   auto watch = request.watch_client([run = run.get()] { run->cancel(); });
   // The watch must end before the run does.
   reply.keep = std::make_shared<std::pair<std::shared_ptr<AnswerRun>, std::shared_ptr<void>>>(run, std::move(watch));
@@ -168,7 +181,7 @@ Result<std::unique_ptr<RunningProxy>> RunningProxy::start(std::shared_ptr<Sessio
   HostGuard guard{options.http.port, options.api_key, {}};
   if (options.http.host != "127.0.0.1" && options.http.host != "0.0.0.0") guard.extra_host = options.http.host;
   if (options.http.port == 0) return fail(Code::kBadRequest, "the proxy needs a port");
-  running->proxy_ = std::make_unique<Proxy>(std::move(session), std::move(guard));
+  running->proxy_ = std::make_unique<Proxy>(std::move(session), std::move(guard), std::move(options.turn_keys));
   Proxy* proxy = running->proxy_.get();
   TIE_TRY(running->server_,
           HttpServer::start(

@@ -9,17 +9,20 @@
 #include "client/proxy/host_guard.h"
 #include "client/proxy/http_server.h"
 #include "client/session/session.h"
+#include "client/turn_keys/turn_key_table.h"
 
 namespace tie::client {
 
 struct ProxyOptions {
   HttpServerOptions http;
   std::string api_key;  // empty: none is asked for
+  // Null: no conversation's cache is found again. Partitioned by the API key that an application sends.
+  std::shared_ptr<TurnKeyTable> turn_keys;
 };
 
 class Proxy {
  public:
-  Proxy(std::shared_ptr<Session> session, HostGuard guard);
+  Proxy(std::shared_ptr<Session> session, HostGuard guard, std::shared_ptr<TurnKeyTable> turn_keys);
   void handle(const HttpRequest& request, HttpReply& reply);
   // A reply that the HTTP server gives by itself.
   void refuse(int status, const std::string& sentence, HttpReply& reply) const;
@@ -35,6 +38,7 @@ class Proxy {
 
   std::shared_ptr<Session> session_;
   HostGuard guard_;
+  std::shared_ptr<TurnKeyTable> turn_keys_;
   int64_t started_unix_s_;
 };
 

@@ -38,12 +38,14 @@ struct ProxyTest : ::testing::Test {
   std::unique_ptr<RunningProxy> proxy;
   std::unique_ptr<httplib::Client> http;
   std::string api_key;
+  std::shared_ptr<TurnKeyTable> turn_keys;
 
   void SetUp() override { start(testing::trusting_verifier()); }
   void start(std::unique_ptr<NodeVerifier> verifier) {
     proxy.reset();
     auto session = Session::open_with({.node = node.address(), .first_backoff_ms = 5}, std::move(verifier));
-    auto started = RunningProxy::start(session, {.http = {.port = free_port()}, .api_key = api_key});
+    auto started =
+        RunningProxy::start(session, {.http = {.port = free_port()}, .api_key = api_key, .turn_keys = turn_keys});
     ASSERT_TRUE(started) << started.error().message;
     proxy = std::move(*started);
     http = std::make_unique<httplib::Client>("127.0.0.1", proxy->port());
@@ -258,6 +260,96 @@ TEST_F(ProxyTest, ARefusedNodeGetsNothing) {
   EXPECT_EQ(json::parse(got->body)["error"]["code"], "permission_denied");
   EXPECT_EQ(node.requests(), 0);
   EXPECT_EQ(got->get_header_value("x-tie-verification"), "none");
+}
+
+// A proxy that keeps turn keys, and what the node is sent.
+struct ConversationTest : ProxyTest {
+  struct Keys {
+    std::string read, write;
+  };
+  std::mutex mutex;
+  Keys last;
+
+  void SetUp() override {
+    turn_keys = std::make_shared<TurnKeyTable>();
+    start(testing::trusting_verifier());
+    node.set_script([this](FakeCall& call) {
+      {
+        std::lock_guard lock(mutex);
+        last = {call.request().turn_key_read(), call.request().turn_key_write()};
+      }
+      testing::echo_script(call);
+    });
+  }
+  // The node echoes the last message, so the answer to "x" is "x".
+  Keys ask(const std::vector<std::string>& texts, const httplib::Headers& headers = {}, json more = json::object()) {
+    json messages = json::array();
+    for (size_t i = 0; i < texts.size(); ++i)
+      messages.push_back({{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", texts[i]}});
+    json asked = {{"model", "test-model"}, {"messages", messages}};
+    asked.update(more);
+    auto got = http->Post("/v1/chat/completions", headers, asked.dump(), "application/json");
+    EXPECT_EQ(got->status, 200) << got->body;
+    std::lock_guard lock(mutex);
+    return last;
+  }
+};
+
+TEST_F(ConversationTest, TheNextTurnCarriesTheKeyOfItsConversation) {
+  for (bool stream : {false, true}) {
+    std::string hello = stream ? "one two" : "hello";
+    Keys first = ask({hello}, {}, {{"stream", stream}}), second = ask({hello, hello, "more"}, {}, {{"stream", stream}});
+    EXPECT_EQ(first.read, "");
+    EXPECT_EQ(first.write.size(), 32u);
+    EXPECT_EQ(second.read, first.write);
+    EXPECT_EQ(second.write, first.write);
+    Keys branch = ask({hello, hello, "less"});
+    EXPECT_EQ(branch.read, first.write);
+    EXPECT_NE(branch.write, first.write);
+  }
+}
+
+TEST_F(ConversationTest, AnotherApiKeyGetsNothing) {
+  Keys alice = ask({"hello"}, {{"Authorization", "Bearer alice"}});
+  EXPECT_EQ(ask({"hello", "hello", "x"}, {{"Authorization", "Bearer bob"}}).read, "");
+  EXPECT_EQ(ask({"hello", "hello", "x"}).read, "");
+  EXPECT_EQ(ask({"hello", "hello", "x"}, {{"Authorization", "Bearer alice"}}).read, alice.write);
+}
+
+TEST_F(ConversationTest, ARequestMayStayOutOfEveryCache) {
+  Keys kept = ask({"hello"});
+  for (Keys out : {ask({"hello", "hello", "x"}, {{"x-tie-cache", "off"}}),
+                   ask({"hello", "hello", "x"}, {}, {{"tie_cache", false}})})
+    EXPECT_EQ(out.read + out.write, "");
+  EXPECT_EQ(ask({"hello", "hello", "x"}, {{"x-tie-cache", "on"}}).read, kept.write);
+  auto wrong = http->Post("/v1/chat/completions", {{"x-tie-cache", "maybe"}}, body("x").dump(), "application/json");
+  EXPECT_EQ(wrong->status, 400);
+  EXPECT_EQ(json::parse(wrong->body)["error"]["param"], "x-tie-cache");
+}
+
+TEST_F(ConversationTest, TextCompletionsAndProxiesWithoutACacheSendNoKeys) {
+  http->Post("/v1/completions", json{{"model", "test-model"}, {"prompt", "x"}}.dump(), "application/json");
+  EXPECT_EQ(last.read + last.write, "");
+  turn_keys = nullptr;
+  start(testing::trusting_verifier());
+  EXPECT_EQ(ask({"hello"}).write, "");
+}
+
+TEST_F(ConversationTest, ACutAnswerMayBeAskedAgainUnderTheSameKey) {
+  Keys first = ask({"hello"});
+  node.set_script([this](FakeCall& call) {
+    std::lock_guard lock(mutex);
+    last = {call.request().turn_key_read(), call.request().turn_key_write()};
+    call.send_text("begun");
+    call.cut();
+  });
+  json messages = {{{"role", "user"}, {"content", "hello"}},
+                   {{"role", "assistant"}, {"content", "hello"}},
+                   {{"role", "user"}, {"content", "x"}}};
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(post({{"model", "test-model"}, {"messages", messages}})->status, 502);
+    EXPECT_EQ(last.write, first.write);
+  }
 }
 
 TEST_F(ProxyTest, StopsWhileAnswersRun) {

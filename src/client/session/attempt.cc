@@ -47,9 +47,10 @@ void Attempt::close() {
 }
 
 Result<std::unique_ptr<Attempt>> Attempt::start(NodeLink& link, const VerifiedNode& node, ByteView body,
-                                                Deadline deadline, Cancellation& cancel) {
+                                                Deadline deadline, Cancellation& cancel,
+                                                const std::function<void(ByteView)>& dek_witness) {
   std::unique_ptr<Attempt> attempt(new Attempt(link, deadline, cancel));
-  TIE_CHECK_OK(attempt->send(node, body));
+  TIE_CHECK_OK(attempt->send(node, body, dek_witness));
   return attempt;
 }
 
@@ -101,8 +102,9 @@ Result<void> Attempt::send_chunks(crypto::ChunkSealer& sealer, ByteView body) {
   return {};
 }
 
-Result<void> Attempt::send(const VerifiedNode& node, ByteView body) {
+Result<void> Attempt::send(const VerifiedNode& node, ByteView body, const std::function<void(ByteView)>& dek_witness) {
   TIE_TRY(sealed_, crypto::SealedRequest::create(node.key));
+  if (dek_witness) dek_witness(sealed_->dek());
   v1::ClearParameters clear;
   clear.set_workload("tie-inference");
   clear.set_key_id(node.key.key_id.data(), node.key.key_id.size());

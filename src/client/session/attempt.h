@@ -4,6 +4,7 @@
 #include <grpcpp/completion_queue.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -19,7 +20,8 @@ class Attempt {
  public:
   // Seals and sends the whole body (framed and padded). Errors: those of the node, by the table.
   static Result<std::unique_ptr<Attempt>> start(NodeLink& link, const VerifiedNode& node, ByteView body,
-                                                Deadline deadline, Cancellation& cancel);
+                                                Deadline deadline, Cancellation& cancel,
+                                                const std::function<void(ByteView)>& dek_witness);
   ~Attempt();
 
   // The next opened message. A message with `final` set is the authenticated end; do not call again after it.
@@ -33,7 +35,7 @@ class Attempt {
   bool wait_for_operation_until(std::chrono::system_clock::time_point limit, bool& ok);
   void close();
   Attempt(NodeLink& link, Deadline deadline, Cancellation& cancel);
-  Result<void> send(const VerifiedNode& node, ByteView body);
+  Result<void> send(const VerifiedNode& node, ByteView body, const std::function<void(ByteView)>& dek_witness);
   Result<void> send_chunks(crypto::ChunkSealer& sealer, ByteView body);
   Result<void> write(const v1::InvokeRequest& request, bool last, bool more_follows);
   Result<void> open_chunk(const v1::SealedChunk& chunk, v1::ResponseMessage& message);

@@ -88,7 +88,8 @@ Result<void> Answer::start_attempt() {
   if (node_->token_required) {
     return fail(Code::kUnsupportedFeature, "this node asks for one-time tokens, which this client cannot get yet");
   }
-  TIE_TRY(attempt_, Attempt::start(*session_->link_, *node_, body_, deadline_, *cancel_));
+  TIE_TRY(attempt_,
+          Attempt::start(*session_->link_, *node_, body_, deadline_, *cancel_, session_->options().dek_witness));
   return {};
 }
 

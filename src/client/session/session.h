@@ -5,6 +5,7 @@
 // overload or not ready: back off; always a fresh key, never after the first event; gRPC's own retries are off. Source:
 // ARCHITECTURE.md, "Request encryption".
 #pragma once
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -30,6 +31,9 @@ struct SessionOptions {
   int64_t answer_timeout_ms = 15 * 60 * 1000;  // of a whole answer, retries included
   int64_t bundle_max_age_ms = 5 * 60 * 1000;   // then it is fetched and judged again
   int max_attempts = 5;
+  // Hears the key of every attempt. For one caller alone: `tie node prove-stateless` looks for it on the node
+  // afterwards.
+  std::function<void(ByteView dek)> dek_witness;
   int64_t first_backoff_ms = 100;  // doubles, with jitter: at most 1.5 s in all with five attempts
 };
 

@@ -16,6 +16,7 @@ struct Turn::State {
   bool branched = false;
 };
 
+Turn::Turn() = default;
 Turn::Turn(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Turn::Turn(Turn&& other) noexcept = default;
 

@@ -40,7 +40,7 @@ class TurnKeyTable;
 // may be asked again with the same keys.
 class Turn {
  public:
-  Turn() = default;  // of a request that uses no cache
+  Turn();  // of a request that uses no cache
   Turn(Turn&& other) noexcept;
   Turn& operator=(Turn&& other) noexcept;
   ~Turn();
