@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/secret_bytes.h"
+#include "cache/kvxfer/kv_protocol.h"
 
 namespace tie::cache {
 namespace {
@@ -20,14 +21,11 @@ constexpr size_t kHeaderBytes = 4096;
 constexpr size_t kAlign = 4096;
 constexpr int64_t kWaitSliceMs = 10;  // how soon a waiter notices that its peer died
 
-enum BlockState : uint32_t { kFree = 0, kWriting = 1, kCommitted = 2 };
-enum CloseState : uint32_t { kOpen = 0, kFinished = 1, kAborted = 2 };
-
 // The first page. Little-endian, as both ends are the same machine.
 struct Header {
   std::array<char, 8> magic;
   KvDescription description;
-  uint32_t closed;       // CloseState; atomic
+  uint32_t closed;       // KvCloseState; atomic
   uint32_t token_count;  // valid once closed is kFinished
   uint32_t event;        // futex word: changes with every commit and close
 };
@@ -50,27 +48,6 @@ Result<void> check_limits(const KvDescription& d) {
   return {};
 }
 
-std::atomic_ref<uint32_t> word(std::byte* at) {
-  return std::atomic_ref<uint32_t>(*reinterpret_cast<uint32_t*>(at));
-}
-// atomic_ref wants a mutable object; the consumer only ever loads.
-uint32_t load(const std::byte* at) {
-  return word(const_cast<std::byte*>(at)).load(std::memory_order_acquire);
-}
-const std::byte* block_state_at(const std::byte* base, uint32_t index) {
-  return base + kHeaderBytes + index * sizeof(uint32_t);
-}
-
-long futex(const std::byte* at, int operation, uint32_t value, const timespec* timeout) {
-  return syscall(SYS_futex, at, operation, value, timeout, nullptr, 0);
-}
-
-void announce(std::byte* base) {
-  std::byte* event = base + offsetof(Header, event);
-  word(event).fetch_add(1, std::memory_order_release);
-  futex(event, FUTEX_WAKE, INT32_MAX, nullptr);
-}
-
 // A socket hangs up when its other end dies; a pidfd becomes readable when its process exits.
 bool peer_died(int peer) {
   if (peer < 0) return false;
@@ -78,6 +55,60 @@ bool peer_died(int peer) {
   bool is_socket = fstat(peer, &status) == 0 && S_ISSOCK(status.st_mode);
   pollfd p{.fd = peer, .events = static_cast<short>(is_socket ? POLLRDHUP : POLLIN), .revents = 0};
   return poll(&p, 1, 0) > 0 && p.revents != 0;
+}
+
+// The protocol's Memory over the mapped words. The consumer's mapping is read-only: it loads and sleeps, nothing else.
+class SharedWords {
+ public:
+  explicit SharedWords(const std::byte* base, Deadline deadline = {}, int peer = -1)
+      : base_(const_cast<std::byte*>(base)), deadline_(deadline), peer_(peer) {}
+
+  uint32_t load(KvWord word, std::memory_order order) { return at(word).load(order); }
+  void store(KvWord word, uint32_t value, std::memory_order order) { at(word).store(value, order); }
+  bool exchange(KvWord word, uint32_t from, uint32_t to) {
+    return at(word).compare_exchange_strong(from, to, std::memory_order_acq_rel);
+  }
+  void add_one(KvWord word) { at(word).fetch_add(1, std::memory_order_release); }
+  void wake(KvWord word) { futex(word, FUTEX_WAKE, INT32_MAX, nullptr); }
+  bool sleep(KvWord word, uint32_t seen) {
+    int64_t left = deadline_.remaining_ms();
+    if (left == 0) return false;
+    int64_t slice = left < kWaitSliceMs ? left : kWaitSliceMs;
+    timespec timeout{.tv_sec = slice / 1000, .tv_nsec = slice % 1000 * 1'000'000};
+    futex(word, FUTEX_WAIT, seen, &timeout);
+    return true;
+  }
+  bool peer_died() const { return tie::cache::peer_died(peer_); }
+
+ private:
+  uint32_t* place(KvWord word) const {
+    constexpr size_t kOffsets[] = {offsetof(Header, closed), offsetof(Header, token_count), offsetof(Header, event),
+                                   kHeaderBytes};
+    return reinterpret_cast<uint32_t*>(base_ + kOffsets[word.kind]) + word.index;
+  }
+  std::atomic_ref<uint32_t> at(KvWord word) const { return std::atomic_ref<uint32_t>(*place(word)); }
+  void futex(KvWord word, int operation, uint32_t value, const timespec* timeout) const {
+    syscall(SYS_futex, place(word), operation, value, timeout, nullptr, 0);
+  }
+  std::byte* base_;
+  Deadline deadline_;
+  int peer_;
+};
+
+// What a wait that did not end as hoped is called.
+Result<void> result_of(KvOutcome outcome) {
+  switch (outcome) {
+    case KvOutcome::kReady:
+      return {};
+    case KvOutcome::kFinishedWithout:
+      return fail(Code::kNotFound, "the KV buffer was finished without this block");
+    case KvOutcome::kPeerDied:
+      return fail(Code::kRuntimeLost, "the process that writes the KV buffer died");
+    case KvOutcome::kDeadline:
+      return fail(Code::kDeadline, "the KV buffer was not filled in time");
+    default:
+      return fail(Code::kRuntimeLost, "the KV buffer was given up by its writer");
+  }
 }
 
 }  // namespace
@@ -88,7 +119,7 @@ Result<KvProducer> KvProducer::create(const KvDescription& description) {
   out.description_ = description;
   TIE_TRY(out.fd_, os::create_memfd("kvxfer", total_bytes(description)));
   TIE_TRY(out.mapping_, os::Mapping::read_write(out.fd_.get()));
-  Header header{.magic = kMagic, .description = description, .closed = kOpen, .token_count = 0, .event = 0};
+  Header header{.magic = kMagic, .description = description, .closed = kKvOpen, .token_count = 0, .event = 0};
   std::memcpy(out.mapping_.writable().data(), &header, sizeof header);
   TIE_CHECK_OK(os::add_seals(out.fd_.get(), os::kSealSize));
   return out;
@@ -97,17 +128,19 @@ Result<KvProducer> KvProducer::create(const KvDescription& description) {
 KvProducer::~KvProducer() {
   if (mapping_.size() == 0) return;
   abort();
-  size_t payload = payload_offset(description_.block_count);
-  secure_zero(mapping_.writable().data() + payload, mapping_.size() - payload);
+  // Blocks that were never begun have no memory yet, and writing zeros would give them some.
+  std::byte* payload = mapping_.writable().data() + payload_offset(description_.block_count);
+  for (uint32_t i = 0; i < begun_.size(); ++i)
+    if (begun_[i]) secure_zero(payload + i * static_cast<size_t>(description_.block_bytes), description_.block_bytes);
 }
 
 Result<std::span<std::byte>> KvProducer::begin_block(uint32_t index) {
   if (index >= description_.block_count) return fail(Code::kOutOfRange, "KV block number beyond the buffer");
   std::byte* base = mapping_.writable().data();
-  uint32_t expected = kFree;
-  if (!word(const_cast<std::byte*>(block_state_at(base, index)))
-           .compare_exchange_strong(expected, kWriting, std::memory_order_acq_rel))
-    return fail(Code::kAlreadyExists, "a KV block is written once");
+  SharedWords words(base);
+  if (!kv_begin(words, index)) return fail(Code::kAlreadyExists, "a KV block is written once");
+  if (index >= begun_.size()) begun_.resize(index + 1);
+  begun_[index] = true;
   return std::span(
       base + payload_offset(description_.block_count) + index * static_cast<size_t>(description_.block_bytes),
       description_.block_bytes);
@@ -115,12 +148,8 @@ Result<std::span<std::byte>> KvProducer::begin_block(uint32_t index) {
 
 Result<void> KvProducer::commit_block(uint32_t index) {
   if (index >= description_.block_count) return fail(Code::kOutOfRange, "KV block number beyond the buffer");
-  std::byte* base = mapping_.writable().data();
-  uint32_t expected = kWriting;
-  if (!word(const_cast<std::byte*>(block_state_at(base, index)))
-           .compare_exchange_strong(expected, kCommitted, std::memory_order_acq_rel))
-    return fail(Code::kFailedPrecondition, "only a begun KV block is committed, once");
-  announce(base);
+  SharedWords words(mapping_.writable().data());
+  if (!kv_commit(words, index)) return fail(Code::kFailedPrecondition, "only a begun KV block is committed, once");
   return {};
 }
 
@@ -131,20 +160,13 @@ Result<void> KvProducer::write_block(uint32_t index, std::span<const std::byte> 
   return commit_block(index);
 }
 
-void KvProducer::close(uint32_t how, uint32_t token_count) {
-  std::byte* base = mapping_.writable().data();
-  std::byte* closed = base + offsetof(Header, closed);
-  if (word(closed).load(std::memory_order_acquire) != kOpen) return;  // one producer: no race with itself
-  word(base + offsetof(Header, token_count)).store(token_count, std::memory_order_relaxed);
-  word(closed).store(how, std::memory_order_release);
-  announce(base);
-}
-
 void KvProducer::finish(uint32_t token_count) {
-  close(kFinished, token_count);
+  SharedWords words(mapping_.writable().data());
+  kv_close(words, kKvFinished, token_count);
 }
 void KvProducer::abort() {
-  close(kAborted, 0);
+  SharedWords words(mapping_.writable().data());
+  kv_close(words, kKvAborted, 0);
 }
 
 Result<KvConsumer> KvConsumer::attach(os::Fd fd) {
@@ -165,51 +187,16 @@ Result<KvConsumer> KvConsumer::attach(os::Fd fd) {
   return out;
 }
 
-// check() -> true: done; false: not yet; an error ends the wait.
-template <typename Check>
-Result<void> KvConsumer::wait(Check&& check, Deadline deadline, int peer) const {
-  const std::byte* base = mapping_.bytes().data();
-  const std::byte* event = base + offsetof(Header, event);
-  for (;;) {
-    uint32_t seen = load(event);
-    TIE_TRY(bool done, check());
-    if (done) return {};
-    if (peer_died(peer)) {
-      TIE_TRY(bool done_before_death, check());  // its last words may have come just before
-      if (done_before_death) return {};
-      return fail(Code::kRuntimeLost, "the process that writes the KV buffer died");
-    }
-    int64_t left = deadline.remaining_ms();
-    if (left == 0) return fail(Code::kDeadline, "the KV buffer was not filled in time");
-    int64_t slice = left < kWaitSliceMs ? left : kWaitSliceMs;
-    timespec timeout{.tv_sec = slice / 1000, .tv_nsec = slice % 1000 * 1'000'000};
-    futex(event, FUTEX_WAIT, seen, &timeout);
-  }
-}
-
 Result<void> KvConsumer::wait_block(uint32_t index, Deadline deadline, int peer) {
   if (index >= description_.block_count) return fail(Code::kOutOfRange, "KV block number beyond the buffer");
-  const std::byte* base = mapping_.bytes().data();
-  auto check = [&]() -> Result<bool> {
-    uint32_t closed = load(base + offsetof(Header, closed));  // before the state: a commit precedes the close
-    if (load(block_state_at(base, index)) == kCommitted) return true;
-    if (closed == kOpen) return false;
-    if (closed == kFinished) return fail(Code::kNotFound, "the KV buffer was finished without this block");
-    return fail(Code::kRuntimeLost, "the KV buffer was given up by its writer");
-  };
-  return wait(check, deadline, peer);
+  SharedWords words(mapping_.bytes().data(), deadline, peer);
+  return result_of(kv_wait(words, [&] { return kv_look_at_block(words, index); }));
 }
 
 Result<uint32_t> KvConsumer::wait_finished(Deadline deadline, int peer) {
-  const std::byte* base = mapping_.bytes().data();
-  auto check = [&]() -> Result<bool> {
-    uint32_t closed = load(base + offsetof(Header, closed));
-    if (closed == kOpen) return false;
-    if (closed == kFinished) return true;
-    return fail(Code::kRuntimeLost, "the KV buffer was given up by its writer");
-  };
-  TIE_CHECK_OK(wait(check, deadline, peer));
-  uint32_t tokens = load(base + offsetof(Header, token_count));
+  SharedWords words(mapping_.bytes().data(), deadline, peer);
+  TIE_CHECK_OK(result_of(kv_wait(words, [&] { return kv_look_at_end(words); })));
+  uint32_t tokens = kv_token_count(words);
   if (tokens > static_cast<uint64_t>(description_.block_count) * description_.block_tokens)
     return fail(Code::kCorrupt, "a KV buffer claims more tokens than its blocks hold");
   return tokens;
@@ -218,7 +205,7 @@ Result<uint32_t> KvConsumer::wait_finished(Deadline deadline, int peer) {
 Result<std::span<const std::byte>> KvConsumer::committed_block(uint32_t index) const {
   if (index >= description_.block_count) return fail(Code::kOutOfRange, "KV block number beyond the buffer");
   const std::byte* base = mapping_.bytes().data();
-  if (load(block_state_at(base, index)) != kCommitted)
+  if (SharedWords(base).load({KvWord::kBlockState, index}, std::memory_order_acquire) != kKvCommitted)
     return fail(Code::kFailedPrecondition, "the KV block is not committed");
   return std::span(
       base + payload_offset(description_.block_count) + index * static_cast<size_t>(description_.block_bytes),

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "os/memfd.h"
 
@@ -53,10 +54,10 @@ class KvProducer {
 
  private:
   KvProducer() = default;
-  void close(uint32_t how, uint32_t token_count);
   os::Fd fd_;
   os::Mapping mapping_;
   KvDescription description_;
+  std::vector<bool> begun_;  // our own record: the states in the buffer can be written by the other side
 };
 
 class KvConsumer {
@@ -80,8 +81,6 @@ class KvConsumer {
 
  private:
   KvConsumer() = default;
-  template <typename Check>
-  Result<void> wait(Check&& check, Deadline deadline, int peer) const;
   os::Fd fd_;
   os::Mapping mapping_;
   KvDescription description_;

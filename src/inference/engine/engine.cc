@@ -4,9 +4,10 @@
 
 namespace tie::engine {
 namespace {
+constexpr size_t kTransferBytes = size_t{8} << 20;  // KV blocks copied between two steps: a few milliseconds
 constexpr auto kIdleLook =
     std::chrono::milliseconds(5);  // paused requests and deadlines are looked at this often while nothing computes
-}
+}  // namespace
 
 Engine::Engine(std::unique_ptr<EngineCore> core, std::function<void()> step_done)
     : core_(std::move(core)),
@@ -88,6 +89,7 @@ void Engine::count_ended(uint32_t ended) {
 }
 
 void Engine::run() {
+  core_->begin_thread();
   uint64_t ended_before = 0;
   for (;;) {
     uint32_t refused = take_submitted();
@@ -96,6 +98,7 @@ void Engine::run() {
     ended_before = core_->n_ended();
     if (step_done_ && (worked || ended > 0)) step_done_();
     count_ended(ended);
+    worked |= core_->transfer(kTransferBytes);
     if (!worked) core_->settle();
     if (stopping_) break;
     if (worked) continue;

@@ -8,6 +8,7 @@
 #include "inference/bones/weights_image.h"
 #include "inference/engine/engine_core.h"
 #include "inference/engine/testing/fake_model.h"
+#include "inference/engine/testing/memory_transfer.h"
 
 namespace tie::engine {
 namespace {
@@ -107,6 +108,30 @@ TEST_P(OverBones, TextAndLogprobsDoNotDependOnTheSchedule) {
           ASSERT_EQ(a.logprobs[t].logprob, b.logprobs[t].logprob) << i << " " << t;
       }
   }
+}
+
+TEST_P(OverBones, AnImportedTurnGivesTheLogprobsOfAComputedOne) {
+  bones::ThreadPool pool({.n_threads = 2});
+  auto forward = model(pool);
+  RequestSpec first;
+  for (int32_t i = 0; i < 50; ++i) first.prompt.push_back(i * 37 % 300);
+  first.sampling = {.temperature = 0, .max_tokens = 40, .ignore_eos = true};
+  auto kept = std::make_shared<testing::MemoryExport>();
+  first.kv_export = kept;
+  auto told = run(*forward, {first}, {.kv_bytes = 1 << 22})[0];
+  ASSERT_EQ(kept->blocks.size(), 5u);
+  RequestSpec second;
+  second.prompt = first.prompt;
+  second.prompt.insert(second.prompt.end(), told->samples[0].tokens.begin(), told->samples[0].tokens.end());
+  for (int32_t i = 0; i < 7; ++i) second.prompt.push_back(i + 100);
+  second.sampling = {.temperature = 0, .max_tokens = 20, .ignore_eos = true, .logprobs = true};
+  auto computed = run(*forward, {second}, {.kv_bytes = 1 << 22})[0];
+  second.kv_import = std::make_shared<testing::MemoryImport>(kept->blocks);
+  auto imported = run(*forward, {second}, {.kv_bytes = 1 << 22})[0];
+  EXPECT_EQ(imported->usage.imported_tokens, 80u);
+  ASSERT_EQ(imported->samples[0].tokens, computed->samples[0].tokens);
+  for (size_t i = 0; i < computed->samples[0].logprobs.size(); ++i)
+    ASSERT_EQ(imported->samples[0].logprobs[i].logprob, computed->samples[0].logprobs[i].logprob) << i;
 }
 
 std::vector<Variant> variants() {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "base/clock.h"
 
@@ -26,8 +27,11 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(ForwardModel& model, Toke
     return fail(Code::kBadRequest,
                 fmt::format("the tokenizer has {} tokens, the model {}", table.size(), config.n_vocab));
   TIE_TRY(auto layout, bones::KvLayout::for_model(config, options.kv_type, options.block_tokens));
-  TIE_TRY(auto kv, KvBlockPool::create(layout, static_cast<uint32_t>(std::min<size_t>(
-                                                   options.kv_bytes / layout.block_bytes(), UINT32_MAX))));
+  const auto shared = model.kv_memory();
+  const size_t kv_bytes = shared.empty() ? options.kv_bytes : std::min(options.kv_bytes, shared.size());
+  TIE_TRY(auto kv,
+          KvBlockPool::create(layout, static_cast<uint32_t>(std::min<size_t>(kv_bytes / layout.block_bytes(), UINT32_MAX)),
+                              shared));
   auto capacity = uint64_t{kv.n_blocks()} * layout.block_tokens;
   auto context = static_cast<uint32_t>(std::min<uint64_t>(config.context_length, capacity));
   return std::unique_ptr<EngineCore>(
@@ -41,6 +45,7 @@ EngineCore::EngineCore(ForwardModel& model, TokenTable table, EngineOptions opti
       context_(context),
       kv_(std::move(kv)),
       prefix_(options_.prefix, kv_),
+      exports_(kv_),
       scheduler_(kv_, prefix_, options_.limits),
       masks_(options_.grammars ? *options_.grammars : trivial_grammars_, table_.size()) {
   uint32_t threads = options_.pool ? options_.pool->size() : 1;
@@ -132,11 +137,60 @@ bool EngineCore::step(int64_t now_us) {
   return true;
 }
 
+bool EngineCore::transfer(size_t max_bytes) {
+  size_t left = max_bytes;
+  bool worked = false;
+  for (Sequence* s = next_importing(); s && left > 0; s = next_importing()) {
+    import_some(*s, left);
+    worked = true;
+  }
+  return exports_.copy(left) || worked;
+}
+
+Sequence* EngineCore::next_importing() const {
+  for (auto* s : scheduler_.running())
+    if (s->importing) return s;
+  return nullptr;
+}
+
+// The prompt's last token is always computed: its logits are wanted.
+void EngineCore::import_some(Sequence& s, size_t& left) {
+  KvImport& source = *s.request.spec.kv_import;
+  Usage& usage = s.request.usage;
+  const uint32_t block_tokens = kv_.layout().block_tokens;
+  const size_t block_bytes = kv_.layout().block_bytes();
+  const uint32_t wanted = std::min(source.block_count(), (s.n_prompt - 1) / block_tokens);
+  uint32_t at = s.n_cached / block_tokens;
+  while (at < wanted && left > 0) {
+    if (!scheduler_.reserve_next_block(s)) break;  // no room just now: the rest is computed
+    if (!source.read(at, {kv_.view().block(s.blocks[at]), block_bytes})) {
+      scheduler_.drop_imported(s);
+      break;
+    }
+    s.n_cached = ++at * block_tokens;
+    left -= std::min(left, block_bytes);
+  }
+  if (at < wanted && left == 0) return;  // goes on in the next round
+  usage.imported_tokens = s.n_cached - s.n_lent;
+  usage.import_refused = s.n_cached == s.n_lent;
+  s.importing = false;
+  s.request.spec.kv_import.reset();
+}
+
+void EngineCore::begin_export(Sequence& s) {
+  if (!s.request.spec.kv_export || s.sample != 0) return;
+  const uint32_t whole = s.n_cached / kv_.layout().block_tokens;
+  auto blocks = std::span(s.blocks).first(std::min<size_t>(whole, s.blocks.size()));
+  s.request.usage.exported_tokens =
+      exports_.begin(std::move(s.request.spec.kv_export), blocks) * kv_.layout().block_tokens;
+}
+
 void EngineCore::settle() {
   kv_.zero_freed(SIZE_MAX);
 }
 
 void EngineCore::end_all(const Error& why) {
+  exports_.abandon_all();
   while (!requests_.empty())
     end_request(*requests_.back(), why.code == Code::kCancelled ? Finish::kCancelled : Finish::kError, why);
   settle();
@@ -169,6 +223,7 @@ void EngineCore::end_request(Request& r, Finish finish, const Error& why) {
 }
 
 void EngineCore::finish_request(Request& r, const Error* why) {
+  if (r.spec.kv_export) std::exchange(r.spec.kv_export, nullptr)->abandon();
   r.spec.sink->on_end(r.usage, why);
   ++n_ended_;
   auto at = std::find_if(requests_.begin(), requests_.end(), [&](const auto& owned) { return owned.get() == &r; });
@@ -292,6 +347,7 @@ void EngineCore::deliver(Sequence& s, int64_t now_us) {
     s.sent();
   }
   if (s.finish == Finish::kNone) return;
+  begin_export(s);
   scheduler_.retire(s);
   if (--r.unfinished == 0) finish_request(r, nullptr);
 }

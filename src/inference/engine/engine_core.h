@@ -44,8 +44,15 @@ class EngineCore {
   // Takes a prepared request. kOverloaded when the queue is full (then the sink has not been called).
   Result<void> add(std::unique_ptr<Request> request);
 
+  // The calling thread is the one that will call step() from now on.
+  void begin_thread() {
+    if (options_.pool) options_.pool->keep_caller_on_its_cpu();
+  }
   // One forward pass, with all that ends before and after it. False when there was nothing to compute.
   bool step(int64_t now_us);
+  // Copies KV blocks in for requests that continue an earlier turn, and out for those that have ended, about max_bytes
+  // of them. Between steps, after what they produced was passed on. True when there was anything to do.
+  bool transfer(size_t max_bytes);
   // Overwrites all freed KV memory; for when step() had nothing to do.
   void settle();
   // Ends everything.
@@ -82,6 +89,9 @@ class EngineCore {
   bool draw_one(Sequence& sequence, std::span<float> row, SamplerWorkspace& workspace, int32_t* token) const;
   void deliver(int64_t now_us);
   void deliver(Sequence& sequence, int64_t now_us);
+  Sequence* next_importing() const;
+  void import_some(Sequence& sequence, size_t& left);
+  void begin_export(Sequence& sequence);
   void record(const Plan& plan);
   void adapt_prefill(const Plan& plan, int64_t took_us);
 
@@ -91,6 +101,7 @@ class EngineCore {
   const uint32_t context_;
   KvBlockPool kv_;
   PrefixBlocks prefix_;
+  KvExports exports_;
   Scheduler scheduler_;
   TrivialGrammarCompiler trivial_grammars_;
   MaskWorker masks_;

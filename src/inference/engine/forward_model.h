@@ -10,6 +10,11 @@ class ForwardModel {
   virtual ~ForwardModel() = default;
   virtual const bones::ModelConfig& config() const = 0;
   virtual Result<bones::Logits> forward(const bones::Batch& batch, const bones::KvPool& kv) = 0;
+  virtual std::string_view kernels() const { return "none"; }
+  // Where KV pools must lie, because other processes compute in them too; empty: anywhere. Zeroed at first.
+  virtual std::span<std::byte> kv_memory() { return {}; }
+  // A part of the model is gone for good: every forward() fails, the process should end and be replaced.
+  virtual bool lost() { return false; }
 };
 
 class BonesModel final : public ForwardModel {
@@ -19,7 +24,7 @@ class BonesModel final : public ForwardModel {
   Result<bones::Logits> forward(const bones::Batch& batch, const bones::KvPool& kv) override {
     return model_.forward(batch, kv);
   }
-  std::string_view kernels() const { return model_.kernels(); }
+  std::string_view kernels() const override { return model_.kernels(); }
 
  private:
   bones::Model model_;

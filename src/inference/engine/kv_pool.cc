@@ -10,16 +10,20 @@
 
 namespace tie::engine {
 
-Result<KvBlockPool> KvBlockPool::create(const bones::KvLayout& layout, uint32_t n_blocks) {
+Result<KvBlockPool> KvBlockPool::create(const bones::KvLayout& layout, uint32_t n_blocks, std::span<std::byte> memory) {
   if (n_blocks == 0) return fail(Code::kBadRequest, "the KV memory is too small for a single block");
   KvBlockPool pool;
-  pool.mapped_bytes_ = size_t{n_blocks} * layout.block_bytes();
-  void* memory =
-      mmap(nullptr, pool.mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) return fail_errno("reserving KV memory", errno);
-  madvise(memory, pool.mapped_bytes_, MADV_HUGEPAGE);
-  madvise(memory, pool.mapped_bytes_, MADV_DONTDUMP);
-  pool.view_ = {static_cast<std::byte*>(memory), n_blocks, layout};
+  const size_t bytes = size_t{n_blocks} * layout.block_bytes();
+  if (memory.empty()) {
+    void* own = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (own == MAP_FAILED) return fail_errno("reserving KV memory", errno);
+    madvise(own, bytes, MADV_HUGEPAGE);
+    pool.mapped_bytes_ = bytes;
+    memory = {static_cast<std::byte*>(own), bytes};
+  }
+  if (bytes > memory.size()) return fail(Code::kTooLarge, "the blocks exceed the KV memory that the ranks share");
+  madvise(memory.data(), bytes, MADV_DONTDUMP);
+  pool.view_ = {memory.data(), n_blocks, layout};
   pool.references_.resize(n_blocks);
   pool.clean_.reserve(n_blocks);
   pool.dirty_.reserve(n_blocks);
@@ -35,7 +39,7 @@ KvBlockPool::KvBlockPool(KvBlockPool&& other) noexcept
       dirty_(std::move(other.dirty_)) {}
 
 KvBlockPool::~KvBlockPool() {
-  if (view_.base) munmap(view_.base, mapped_bytes_);
+  if (mapped_bytes_ != 0) munmap(view_.base, mapped_bytes_);
 }
 
 void KvBlockPool::zero(uint32_t block) {

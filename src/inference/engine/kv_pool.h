@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
@@ -14,8 +15,9 @@ namespace tie::engine {
 
 class KvBlockPool {
  public:
-  // kBadRequest for no blocks, kIo when the memory is refused.
-  static Result<KvBlockPool> create(const bones::KvLayout& layout, uint32_t n_blocks);
+  // In `memory` when it is not empty (the caller's, zeroed, 64-byte aligned), else in a mapping of its own. kBadRequest
+  // for no blocks, kTooLarge when they exceed `memory`, kIo when the memory is refused.
+  static Result<KvBlockPool> create(const bones::KvLayout& layout, uint32_t n_blocks, std::span<std::byte> memory = {});
   KvBlockPool(KvBlockPool&& other) noexcept;
   KvBlockPool& operator=(KvBlockPool&&) = delete;
   ~KvBlockPool();
@@ -42,7 +44,7 @@ class KvBlockPool {
   void zero(uint32_t block);
 
   bones::KvPool view_;
-  size_t mapped_bytes_ = 0;
+  size_t mapped_bytes_ = 0;  // 0: the memory is the caller's
   std::vector<uint32_t> references_;
   std::vector<uint32_t> clean_, dirty_;  // free blocks; capacity n_blocks each, so nothing is allocated later
 };

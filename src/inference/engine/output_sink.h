@@ -27,6 +27,9 @@ struct Output {
 struct Usage {
   uint32_t prompt_tokens = 0;
   uint32_t prefix_tokens = 0;      // of the prompt, taken from the system-prompt prefix cache
+  uint32_t imported_tokens = 0;    // of the prompt, behind the prefix, taken from an earlier turn
+  uint32_t exported_tokens = 0;    // of the first sample, being copied out
+  bool import_refused = false;     // there was an import, and none of it was used
   uint32_t completion_tokens = 0;  // all samples; counts end tokens and tokens cut off by a stop string, too
   uint32_t drafted_tokens = 0;
   uint32_t accepted_draft_tokens = 0;

@@ -35,7 +35,7 @@ Result<void> compute_prefix_blocks(ForwardModel& model, const bones::KvLayout& l
                                    uint32_t max_rows, const WriteBlock& write) {
   if (plan.block_tokens != layout.block_tokens || plan.block_bytes != layout.block_bytes())
     return fail(Code::kBadRequest, "the plan is for another block size");
-  TIE_TRY(KvBlockPool pool, KvBlockPool::create(layout, plan.block_count()));
+  TIE_TRY(KvBlockPool pool, KvBlockPool::create(layout, plan.block_count(), model.kv_memory()));
   std::vector<bool> done(plan.block_count(), false);
   for (const prefix::PromptEntry& prompt : plan.prompts) {
     if (prompt.blocks.size() * plan.block_tokens >= model.config().context_length)

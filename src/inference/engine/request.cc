@@ -148,6 +148,7 @@ Request::Request(RequestSpec asked, uint64_t id, uint32_t context, const TokenTa
   for (uint32_t i = 0; i < spec.sampling.n; ++i)
     samples.push_back(std::make_unique<Sequence>(*this, i, seed, limit, table));
   unfinished = spec.sampling.n;
+  usage.import_refused = spec.import_refused;
   usage.prompt_tokens = static_cast<uint32_t>(spec.prompt.size());
   submitted_us = monotonic_us();
 }

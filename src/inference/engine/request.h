@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "inference/engine/draft.h"
+#include "inference/engine/kv_transfer.h"
 #include "inference/engine/mask_worker.h"
 #include "inference/engine/output_sink.h"
 #include "inference/engine/sampler.h"
@@ -28,6 +29,9 @@ struct RequestSpec {
   uint32_t deadline_ms = 0;            // from submission; 0 = the engine's longest
   uint32_t priority = 0;               // 0 = kDefaultPriority
   std::shared_ptr<OutputSink> sink;
+  std::shared_ptr<KvImport> kv_import;  // null: nothing is taken over; else let go of once it has been read
+  bool import_refused = false;          // there was to be an import, but the host had to refuse it
+  std::shared_ptr<KvExport> kv_export;  // null: nothing is kept; gets the first sample's blocks when it ends well
 };
 
 // The host's handle: cancelling works from any thread at any time, also after the request ended.
@@ -68,6 +72,8 @@ class Sequence {
   const uint32_t limit;         // most output tokens
   std::vector<int32_t> tokens;  // prompt, then output
   uint32_t n_cached = 0;
+  uint32_t n_lent = 0;     // of n_cached at its start: from the system-prompt prefix cache
+  bool importing = false;  // its beginning is being copied in: no rows until that has ended
   std::vector<uint32_t> blocks;
   Phase phase = Phase::kUnborn;
   uint64_t stamp = 0;  // order of admission; the oldest is served and kept first

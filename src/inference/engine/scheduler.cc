@@ -71,7 +71,9 @@ bool Scheduler::fits(uint32_t blocks) const {
 void Scheduler::start(Sequence& s) {
   if (s.stamp == 0) s.stamp = next_stamp_++;
   s.phase = Phase::kRunning;
-  if (uint32_t lent = prefix_.lend(s); lent > 0) s.request.usage.prefix_tokens = lent;
+  s.n_lent = prefix_.lend(s);
+  if (s.n_lent > 0) s.request.usage.prefix_tokens = s.n_lent;
+  s.importing = s.sample == 0 && s.request.spec.kv_import != nullptr;
   insert_by_stamp(running_, &s);
 }
 
@@ -115,6 +117,8 @@ void Scheduler::preempt(Sequence& s) {
   for (uint32_t block : s.blocks) pool_.release(block);
   s.blocks.clear();
   s.n_cached = 0;
+  s.importing = false;
+  if (s.sample == 0) s.request.usage.imported_tokens = 0;  // computed after all
   s.phase = Phase::kPreempted;
   remove_from(running_, &s);
   insert_by_stamp(preempted_, &s);
@@ -160,6 +164,18 @@ bool Scheduler::reserve(Sequence& s, uint32_t end) {
   return true;
 }
 
+bool Scheduler::reserve_next_block(Sequence& s) {
+  return reserve(s, (s.n_cached / pool_.layout().block_tokens + 1) * pool_.layout().block_tokens);
+}
+
+void Scheduler::drop_imported(Sequence& s) {
+  while (s.blocks.size() > s.n_lent / pool_.layout().block_tokens) {
+    pool_.release(s.blocks.back());
+    s.blocks.pop_back();
+  }
+  s.n_cached = s.n_lent;
+}
+
 bool Scheduler::place(Sequence& s, uint32_t n_rows, std::span<const int32_t> draft) {
   auto n_draft = static_cast<uint32_t>(draft.size());
   if (!reserve(s, s.n_cached + n_rows + n_draft)) {
@@ -186,7 +202,7 @@ void Scheduler::place_decodes() {
   bool draft = running_.size() <= limits_.max_draft_sequences;
   for (size_t i = 0; i < running_.size(); ++i) {  // preemption only removes behind i
     Sequence& s = *running_[i];
-    if (s.remaining() != 1 || plan_.tokens.size() >= limits_.max_rows) continue;
+    if (s.importing || s.remaining() != 1 || plan_.tokens.size() >= limits_.max_rows) continue;
     if (!s.request.spec.sink->has_room()) continue;
     std::span<const int32_t> guess;
     uint32_t room = std::min({kMaxDraftTokens, s.limit - s.n_output() - 1,
@@ -200,7 +216,7 @@ void Scheduler::place_prefills(uint32_t budget) {
   uint32_t kept_for_short = 0;
   for (size_t i = 0; i < running_.size() && budget > 0; ++i) {
     Sequence& s = *running_[i];
-    if (s.remaining() <= 1) continue;
+    if (s.importing || s.remaining() <= 1) continue;
     uint32_t rows = std::min(s.remaining(), budget);
     if (rows < s.remaining() && kept_for_short == 0) {
       // Too long for this step. What later prompts can use whole, up to half, is theirs.

@@ -57,6 +57,10 @@ class Scheduler {
   void retire(Sequence& sequence);
   // A request that was never admitted.
   void forget(Request& request);
+  // Room for the block behind what a sequence has, taken from others if need be. False when there is none.
+  bool reserve_next_block(Sequence& sequence);
+  // Takes what was imported from a sequence again: its blocks behind those of the prefix cache.
+  void drop_imported(Sequence& sequence);
 
   const std::vector<Sequence*>& running() const { return running_; }
   size_t n_waiting() const { return waiting_.size(); }

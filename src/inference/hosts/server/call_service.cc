@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 
+#include "base/clock.h"
 #include "base/secret_bytes.h"
 #include "inference/hosts/server/limits.h"
 #include "inference/hosts/server/message_bytes.h"
@@ -69,6 +70,21 @@ void CallService::stop() {
 void CallService::wake() {
   if (!has_ready_.load(std::memory_order_acquire) || alarm_set_.exchange(true)) return;
   alarm_.Set(queue_.get(), gpr_time_0(GPR_CLOCK_MONOTONIC), nullptr);
+}
+
+// On the engine's thread, as are all announcements.
+void CallService::step_done() {
+  if (!held_.empty()) {
+    std::lock_guard lock(ready_mutex_);
+    int64_t now_us = monotonic_us();
+    std::erase_if(held_, [&](std::shared_ptr<RequestOutput>& output) {
+      if (!output->due(now_us)) return false;
+      ready_.push_back(std::move(output));
+      return true;
+    });
+    if (!ready_.empty()) has_ready_.store(true, std::memory_order_release);
+  }
+  wake();
 }
 
 void CallService::drain() {
@@ -206,16 +222,27 @@ Result<void> CallService::take_request(Call& call, std::string& id) {
   if (draining_ || !engine) return std::unexpected(kDraining);
   if (call.requests.size() >= kMaxRequestsPerStream)
     return fail(Code::kOverloaded, "too many requests are in flight on this stream");
-  auto output = std::make_shared<RequestOutput>(id, parsed->outputs, parsed->spec.sampling.logprobs,
-                                                parsed->spec.sampling.n, [this](std::shared_ptr<RequestOutput> ready) {
-                                                  std::lock_guard lock(ready_mutex_);
-                                                  ready_.push_back(std::move(ready));
-                                                  has_ready_.store(true, std::memory_order_release);
-                                                });
+  auto output = std::make_shared<RequestOutput>(
+      id, parsed->outputs, parsed->spec.sampling.logprobs, parsed->spec.sampling.n,
+      [this](std::shared_ptr<RequestOutput> output) { held_.push_back(std::move(output)); });
   output->call = &call;
   parsed->spec.sink = output;
+  TIE_CHECK_OK(name_buffers(*parsed));
   TIE_TRY(output->handle, engine->submit(std::move(parsed->spec)));
   call.requests.push_back(std::move(output));
+  return {};
+}
+
+// An import that nobody holds is no error: the prompt is computed then.
+Result<void> CallService::name_buffers(ParsedRequest& request) {
+  if (request.kv_import.empty() && request.kv_export.empty()) return {};
+  auto* kvxfer = kvxfer_.load();
+  if (!kvxfer) return fail(Code::kUnsupportedFeature, "this runtime has no KV transfer");
+  if (!request.kv_import.empty()) {
+    request.spec.kv_import = kvxfer->take_import(request.kv_import);
+    request.spec.import_refused = !request.spec.kv_import;
+  }
+  if (!request.kv_export.empty()) request.spec.kv_export = kvxfer->take_export(request.kv_export);
   return {};
 }
 
@@ -226,10 +253,11 @@ void CallService::pump(Call& call) {
     message = call.writer.write_error(call.refusals.front().id, call.refusals.front().error, nullptr);
     call.refusals.pop_front();
   } else {
+    int64_t now_us = monotonic_us();
     for (size_t tried = 0; tried < call.requests.size() && message.Length() == 0; ++tried) {
       size_t at = call.next_request++ % call.requests.size();
       auto& output = call.requests[at];
-      auto next = output->take();
+      auto next = output->due(now_us) ? output->take() : std::nullopt;
       if (!next) continue;
       message = next->error ? call.writer.write_error(output->id, *next->error, &next->parts)
                             : call.writer.write(output->id, next->parts, output->outputs, output->with_logprobs);

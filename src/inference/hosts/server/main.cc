@@ -12,13 +12,17 @@
 #include "inference/bones/model.h"
 #include "inference/engine/engine_core.h"
 #include "inference/hosts/server/grammar_engine.h"
+#include "inference/hosts/server/kvxfer_service.h"
+#include "inference/hosts/server/limits.h"
 #include "inference/hosts/server/prefix_cache.h"
+#include "inference/hosts/server/rank_processes.h"
 #include "inference/hosts/server/runtime_server.h"
 #include "inference/hosts/server/vocab_table.h"
 #include "inference/hosts/server/weights_source.h"
 #include "os/log.h"
 #include "os/process.h"
 #include "os/serving_mode.h"
+#include "os/unix_socket.h"
 
 namespace {
 
@@ -28,7 +32,7 @@ constexpr int64_t kIdleWaitMs = 3'600'000;
 constexpr int64_t kPrefixWatchMs = 500;
 
 struct Flags {
-  std::string model, socket, owner_socket, weights, tokenizer, kernels;
+  std::string model, socket, owner_socket, kvxfer_socket, weights, tokenizer, kernels;
   uint32_t threads = 0, max_batch = 64, kv_mib = 512, max_rows = 512;
   int64_t attach_deadline_ms = 60'000, drain_limit_ms = 15 * 60 * 1000;
 };
@@ -36,7 +40,7 @@ struct Flags {
 struct LoadedModel {
   runtime_host::AttachedModel memory;
   std::unique_ptr<bones::ThreadPool> pool;
-  std::unique_ptr<engine::BonesModel> model;
+  std::unique_ptr<engine::ForwardModel> model;
   std::unique_ptr<runtime_host::GrammarEngine> grammars;
 };
 
@@ -49,12 +53,18 @@ Result<LoadedModel> load(const Flags& flags, int stop_fd) {
     TIE_TRY(out.memory, runtime_host::attach_from_files(flags.weights, flags.tokenizer));
   }
   uint32_t threads = flags.threads ? flags.threads : std::max(1u, std::min(std::thread::hardware_concurrency(), 256u));
-  out.pool = std::make_unique<bones::ThreadPool>(bones::ThreadPoolOptions{.n_threads = threads});
+  threads = std::max(1u, threads / out.memory.grid.count());  // the ranks share the CPUs
+  out.pool = std::make_unique<bones::ThreadPool>(bones::ThreadPoolOptions{
+      .n_threads = threads, .own_cpus = threads == std::thread::hardware_concurrency()});
   bones::ModelOptions options{.pool = out.pool.get(),
                               .kernels = flags.kernels,
                               .max_batch_rows = flags.max_rows,
                               .max_logit_rows = flags.max_batch + engine::kMaxDraftTokens,
                               .max_sequences = flags.max_batch};
+  if (!out.memory.grid.alone()) {
+    TIE_TRY(out.model, runtime_host::RankedModel::start(out.memory, options, size_t{flags.kv_mib} << 20));
+    return out;
+  }
   TIE_TRY(auto model, bones::Model::attach(out.memory.weights.bytes(), options));
   out.model = std::make_unique<engine::BonesModel>(std::move(model));
   return out;
@@ -113,11 +123,32 @@ Result<std::unique_ptr<engine::EngineCore>> make_core(const Flags& flags, Loaded
   return engine::EngineCore::create(*loaded.model, std::move(table), std::move(options));
 }
 
+// Listens before the model is there, because apps that wait warm connect as soon as runtime.sock answers them.
+Result<os::Fd> listen_kvxfer(const Flags& flags) {
+  if (flags.kvxfer_socket.empty()) return os::Fd();
+  return os::listen_unix(flags.kvxfer_socket);
+}
+
+Result<std::unique_ptr<runtime_host::KvxferService>> start_kvxfer(os::Fd listener,
+                                                                  const runtime_host::PrefixContext& own,
+                                                                  uint32_t context) {
+  if (!listener) return nullptr;
+  cache::KvDescription description{.model_id = own.model_id,
+                                   .release_id = own.release_id,
+                                   .layout_id = own.layout_id(),
+                                   .block_count = own.layout.blocks_for(context),
+                                   .block_tokens = own.layout.block_tokens,
+                                   .block_bytes = own.layout.block_bytes()};
+  return runtime_host::KvxferService::start(std::move(listener), description);
+}
+
 Result<void> run(const Flags& flags) {
   int64_t began_ms = monotonic_ms();
   TIE_CHECK_OK(os::harden_process());
   TIE_TRY(os::Fd stop, os::termination_signal_fd());
   TIE_TRY(os::Fd warm_signal, warm_up_signal_fd());
+  TIE_TRY(os::Fd kvxfer_listener, listen_kvxfer(flags));
+  std::unique_ptr<runtime_host::KvxferService> kvxfer;  // outlives the server
   TIE_TRY(auto server, runtime_host::RuntimeServer::start(flags.model, flags.socket));
   auto loaded = load(flags, stop.get());
   if (!loaded) {
@@ -133,7 +164,8 @@ Result<void> run(const Flags& flags) {
     return warm_up(flags, context_of_prefix, *loaded, *server, stop.get(), warm_signal.get());
   TIE_TRY(auto core, make_core(flags, *loaded, prefix.source.get()));
   uint32_t context = core->context();
-  server->serve(std::move(core));
+  TIE_TRY(kvxfer, start_kvxfer(std::move(kvxfer_listener), context_of_prefix, context));
+  server->serve(std::move(core), kvxfer.get());
   TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
   os::notify_ready();
   TIE_LOG("afm-runtime", "ready after {} ms: {} kernels, {} threads, context of {} tokens", monotonic_ms() - began_ms,
@@ -142,16 +174,19 @@ Result<void> run(const Flags& flags) {
     TIE_LOG("afm-runtime", "{} system prompts restored without a forward pass", prefix.source->prompt_count());
   loaded->grammars->prepare();  // while nobody waits for it
   bool corrupt = false;
-  while (!corrupt &&
-         !os::wait_readable(stop.get(), Deadline::in_ms(prefix.source != nullptr ? kPrefixWatchMs : kIdleWaitMs)))
+  const bool watches = prefix.source != nullptr || !loaded->memory.grid.alone();
+  while (!corrupt && !loaded->model->lost() &&
+         !os::wait_readable(stop.get(), Deadline::in_ms(watches ? kPrefixWatchMs : kIdleWaitMs)))
     corrupt = prefix.source != nullptr && prefix.source->corrupt();
   if (corrupt) {
     // A sealed block changed after all: what is in flight goes on without it, the next instance warms anew.
     TIE_LOG("afm-runtime", "a block of the prefix pool fails its digest; the pool is discarded");
     runtime_host::discard_prefix(context_of_prefix);
   }
+  if (loaded->model->lost()) return fail(Code::kRuntimeLost, "a rank of the model is lost");
   TIE_LOG("afm-runtime", "draining");
   server->drain(Deadline::in_ms(flags.drain_limit_ms));
+  if (kvxfer != nullptr) kvxfer->wait_quiet(Deadline::in_ms(runtime_host::kExportDrainMs));
   server.reset();  // before the model and its memory
   TIE_LOG("afm-runtime", "stopped");
   return {};
@@ -160,13 +195,16 @@ Result<void> run(const Flags& flags) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == runtime_host::kRankArgument)
+    return runtime_host::rank_main(argc, argv);
   Flags flags;
   CLI::App app{"The inference runtime of one model, behind Triton's gRPC interface on a unix socket."};
   app.add_option("--model", flags.model, "name of the served model")->required();
   app.add_option("--socket", flags.socket, "runtime.sock to serve")->required();
   auto* owner = app.add_option("--owner-socket", flags.owner_socket, "owner.sock of tie-model-owner");
-  auto* weights =
-      app.add_option("--weights", flags.weights, "instead of an owner: a packed weights image")->excludes(owner);
+  auto* weights = app.add_option("--kvxfer-socket", flags.kvxfer_socket,
+                                 "kvxfer.sock to serve; without it nothing is taken over between turns");
+  app.add_option("--weights", flags.weights, "instead of an owner: a packed weights image")->excludes(owner);
   app.add_option("--tokenizer", flags.tokenizer, "with --weights: the vocabulary image")->needs(weights);
   app.add_option("--threads", flags.threads, "compute threads (default: one for each CPU)")->check(CLI::Range(1, 256));
   app.add_option("--max-batch", flags.max_batch, "most sequences computed at once")->check(CLI::Range(1, 1024));

@@ -152,6 +152,14 @@ Result<std::string_view> read_one(const std::optional<Input>& input, size_t max_
   return values[0];
 }
 
+// A kvxfer handle, or nothing.
+Result<std::string> read_handle(const std::optional<Input>& input) {
+  TIE_TRY(auto handle, read_one(input, kMaxIdBytes));
+  if (!handle.empty() && handle.size() != kKvHandleBytes)
+    return fail(Code::kBadRequest, fmt::format("input '{}' is a handle of 16 bytes", input->tensor->name()));
+  return std::string(handle);
+}
+
 Result<uint64_t> whole_number(std::string_view name, const InferParameter& p, uint64_t most) {
   uint64_t value = 0;
   if (p.has_int64_param() && p.int64_param() >= 0) {
@@ -253,10 +261,8 @@ Result<ParsedRequest> parse_request(const ModelInferRequest& request, std::strin
   TIE_CHECK_OK(read_parameters(request, out.spec));
   TIE_TRY(out.outputs, read_outputs(request));
   TIE_CHECK_OK(read_images(inputs));
-  for (const char* name : {"kv_import", "kv_export"}) {
-    TIE_TRY(auto handle, read_one(inputs[name], kMaxIdBytes));
-    if (!handle.empty()) return fail(Code::kUnsupportedFeature, fmt::format("this runtime does not do '{}'", name));
-  }
+  TIE_TRY(out.kv_import, read_handle(inputs["kv_import"]));
+  TIE_TRY(out.kv_export, read_handle(inputs["kv_export"]));
   TIE_TRY(auto prompt_id, read_one(inputs["prompt_id"], kMaxIdBytes));
   out.prompt_id = prompt_id;
   TIE_TRY(auto sampling_text, read_one(inputs["sampling"], kMaxSamplingBytes));

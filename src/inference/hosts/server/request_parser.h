@@ -24,12 +24,13 @@ enum OutputBit : uint32_t {
 };
 
 struct ParsedRequest {
-  engine::RequestSpec spec;  // without a sink
-  std::string prompt_id;     // empty: none
+  engine::RequestSpec spec;          // without a sink
+  std::string prompt_id;             // empty: none
+  std::string kv_import, kv_export;  // handles, or empty
   uint32_t outputs = kAllOutputs;
 };
 
-// `model`: the one this runtime serves. Errors: kModelNotFound, kBadRequest, kUnsupportedFeature (images, KV transfer),
+// `model`: the one this runtime serves. Errors: kModelNotFound, kBadRequest, kUnsupportedFeature (images),
 // kTooLarge. The token ids are read out of `request` once; wipe() the request afterwards.
 Result<ParsedRequest> parse_request(const inference::ModelInferRequest& request, std::string_view model);
 

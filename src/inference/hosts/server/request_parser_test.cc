@@ -149,7 +149,8 @@ TEST(RequestParser, EachKindOfMalformedTensorIsAnError) {
   EXPECT_EQ(change([](auto& r) { add(r, "grammar", "BYTES", 1, raw_bytes(std::string(kMaxGrammarBytes + 1, 'x'))); }),
             Code::kTooLarge);
   EXPECT_EQ(change([](auto& r) { add(r, "images", "BYTES", 1, raw_bytes("\x89PNG")); }), Code::kUnsupportedFeature);
-  EXPECT_EQ(change([](auto& r) { add(r, "kv_import", "BYTES", 1, raw_bytes("handle")); }), Code::kUnsupportedFeature);
+  EXPECT_EQ(change([](auto& r) { add(r, "kv_import", "BYTES", 1, raw_bytes("handle")); }), Code::kBadRequest);
+  EXPECT_EQ(change([](auto& r) { add(r, "kv_import", "BYTES", 1, raw_bytes(std::string(16, 'h'))); }), Code::kOk);
   EXPECT_EQ(change([](auto& r) { add(r, "kv_export", "BYTES", 1, raw_bytes("")); }), Code::kOk);
   EXPECT_EQ(change([](auto& r) { (*r.mutable_parameters())["deadline_ms"].set_int64_param(-1); }), Code::kBadRequest);
   EXPECT_EQ(change([](auto& r) { (*r.mutable_parameters())["priority"].set_int64_param(10); }), Code::kBadRequest);

@@ -52,6 +52,9 @@ std::string usage_text(const engine::Usage& u) {
   message.set_prompt_tokens(u.prompt_tokens);
   message.set_completion_tokens(u.completion_tokens);
   message.set_prefix_tokens(u.prefix_tokens);
+  message.set_imported_tokens(u.imported_tokens);
+  message.set_exported_tokens(u.exported_tokens);
+  message.set_import_refused(u.import_refused);
   message.set_drafted_tokens(u.drafted_tokens);
   message.set_accepted_draft_tokens(u.accepted_draft_tokens);
   message.set_queue_us(u.queue_us);

@@ -48,9 +48,10 @@ Result<std::unique_ptr<RuntimeServer>> RuntimeServer::start(const std::string& m
   return std::unique_ptr<RuntimeServer>(new RuntimeServer(std::move(state)));
 }
 
-void RuntimeServer::serve(std::unique_ptr<engine::EngineCore> core) {
+void RuntimeServer::serve(std::unique_ptr<engine::EngineCore> core, KvxferService* kvxfer) {
   auto* calls = state_->calls.get();
-  state_->engine = std::make_unique<engine::Engine>(std::move(core), [calls] { calls->wake(); });
+  state_->engine = std::make_unique<engine::Engine>(std::move(core), [calls] { calls->step_done(); });
+  calls->set_kvxfer(kvxfer);
   calls->set_engine(state_->engine.get());
   state_->unary.set_ready(true);
 }

@@ -11,14 +11,16 @@
 
 namespace tie::runtime_host {
 
+class KvxferService;
+
 class RuntimeServer {
  public:
   // Removes a stale socket at `socket_path` (at most 107 bytes). kIo when it cannot listen.
   static Result<std::unique_ptr<RuntimeServer>> start(const std::string& model, const std::string& socket_path);
   ~RuntimeServer();
 
-  // Starts the engine's thread and turns ready.
-  void serve(std::unique_ptr<engine::EngineCore> core);
+  // Starts the engine's thread and turns ready. kvxfer: null, or it outlives the server.
+  void serve(std::unique_ptr<engine::EngineCore> core, KvxferService* kvxfer = nullptr);
   // Until serve(): what callers hear instead of "still starting". `why` is a literal; the probe knows "needs_warmup".
   void set_not_ready(const char* why);
   // Not ready from now on: new calls are UNAVAILABLE, new requests NOT_READY. Returns when nothing is in flight, or at
