@@ -53,6 +53,7 @@ class SealedRequest {
   static Result<SealedRequest> create(const RequestKey& to);
   const Bytes& enc() const { return enc_; }                // encapsulated key, travels in clear
   const Bytes& sealed_dek() const { return sealed_dek_; }  // kSealedDekBytes
+  ByteView dek() const { return dek_.view(); }             // for `tie node prove-stateless`, which looks for it
   Result<ChunkSealer> chunk_sealer(ByteView clear_parameters) const;
   // salt: kResponseSaltBytes, from the response header. kBadRequest for another length.
   Result<ResponseOpener> response_opener(ByteView salt) const;

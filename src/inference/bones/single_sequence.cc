@@ -44,6 +44,13 @@ uint32_t SingleSequence::n_tokens() const {
   return state_->n_tokens;
 }
 
+std::span<const std::byte> SingleSequence::kv_block(uint32_t index) const {
+  return {state_->kv.block(state_->block_table[index]), state_->kv.layout.block_bytes()};
+}
+const KvLayout& SingleSequence::kv_layout() const {
+  return state_->kv.layout;
+}
+
 Result<SingleSequence> SingleSequence::from_gguf(ByteView gguf, const SingleSequenceOptions& options) {
   auto s = std::make_unique<State>();
   s->options = options;

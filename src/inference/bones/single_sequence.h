@@ -34,6 +34,9 @@ class SingleSequence {
   std::string_view kernels() const;
   void restart();  // forgets the sequence
   uint32_t n_tokens() const;
+  // The cache as a tool may look at it: the sequence's index-th block, as kv_layout() says. The index is in range.
+  std::span<const std::byte> kv_block(uint32_t index) const;
+  const KvLayout& kv_layout() const;
 
   // Appends tokens; returns the logits after the last one (valid until the next call). kContextExceeded beyond
   // max_tokens.
