@@ -45,7 +45,7 @@ ROOMS = {
     "client/session": {"base", "crypto", "proto", "keys/attestation", "keys/tokens"},
     "client/turn_keys": {"base", "os", "crypto", "proto"},
     "client/proxy": {"base", "os", "crypto", "proto", "client/session", "client/turn_keys"},
-    "client/cli": {"base", "os", "crypto", "proto", "text", "model_files", "model_import", "inference/bones", "keys/attestation", "client/session", "client/turn_keys", "client/proxy",
+    "client/cli": {"base", "os", "crypto", "proto", "text", "model_files", "model_import", "inference/bones", "keys/attestation", "keys/tokens", "keys/token_issuer", "client/session", "client/turn_keys", "client/proxy",
                    "supervision/launcher", "supervision/rpc", "supervision/stateless_proof", "supervision/model_owner", "cache/prefix", "request/cloud_app/constraints"},
 }
 

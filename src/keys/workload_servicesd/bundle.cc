@@ -29,6 +29,8 @@ v1::AttestationBundle make_bundle(const attestation::KemClaims& claims, const No
     row.set_architecture(model.architecture);
   }
   out.set_publication_epoch(publication_epoch);
+  out.set_token_required(!facts.token_challenge.empty());
+  out.set_token_challenge(to_string(facts.token_challenge));
   return out;
 }
 

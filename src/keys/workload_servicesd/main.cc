@@ -4,8 +4,9 @@
 #include <cstdio>
 #include <thread>
 
+#include "keys/framed_server/framed_server.h"
+#include "keys/tokens/token_gate.h"
 #include "keys/workload_servicesd/asset_watch.h"
-#include "keys/workload_servicesd/framed_server.h"
 #include "keys/workload_servicesd/key_keeper.h"
 #include "keys/workload_servicesd/limits.h"
 #include "keys/workload_servicesd/publisher.h"
@@ -19,7 +20,8 @@ namespace {
 using namespace tie;
 
 struct Flags {
-  std::string decap_socket, authorize_socket, claims_socket, kps_socket, control_socket, release_manifest, assets;
+  std::string decap_socket, authorize_socket, claims_socket, kps_socket, control_socket, release_manifest, assets,
+      tokens;
   std::vector<std::string> suites = {"xwing"};
   wsd::KeeperTimes times;
   int64_t ticket_ttl_ms = wsd::kTicketTtlMs;
@@ -36,6 +38,15 @@ std::vector<crypto::KemId> kems_of(const std::vector<std::string>& suites) {
   return out;
 }
 
+// The challenge that clients have one-time tokens made for; empty while tokens are off.
+Result<Bytes> token_challenge(const std::string& folder) {
+  if (folder.empty()) return Bytes{};
+  auto gate = tokens::TokenGate::open(folder);
+  if (!gate && gate.error().code == Code::kNotFound) return Bytes{};
+  if (!gate) return std::unexpected(gate.error());
+  return gate->challenge();
+}
+
 // Steps the keeper until told to stop; ready at the first key, so that whoever waits for this daemon finds one.
 void keep_keys(wsd::KeyKeeper& keeper, wsd::KeyRing& ring, wsd::AssetWatch& assets, int stop) {
   bool ready = false, failing = false;
@@ -44,6 +55,7 @@ void keep_keys(wsd::KeyKeeper& keeper, wsd::KeyRing& ring, wsd::AssetWatch& asse
     if (next_look.passed()) {
       if (auto facts = assets.look()) {
         TIE_LOG("workload_servicesd", "models or prompts changed; making new keys");
+        facts->token_challenge = keeper.facts().token_challenge;
         keeper.set_facts(std::move(*facts));
       }
       next_look = Deadline::in_ms(wsd::kAssetLookMs);
@@ -70,6 +82,7 @@ Result<void> serve(const Flags& flags) {
   TIE_TRY(const os::Fd stop, os::termination_signal_fd());
   wsd::AssetWatch assets(flags.release_manifest, flags.assets);  // before the facts: a change in between is seen
   TIE_TRY(wsd::NodeFacts facts, wsd::read_node_facts(flags.release_manifest, flags.assets));
+  TIE_TRY(facts.token_challenge, token_challenge(flags.tokens));
   const attestation::SoftwareSigner signer;
   TIE_TRY(const auto service, key_service_of(flags));
   wsd::KeyRing ring(flags.max_requests_per_key);
@@ -81,13 +94,13 @@ Result<void> serve(const Flags& flags) {
     return [&desk, serve](int socket) { return serve(desk, socket); };
   };
   TIE_TRY(const auto authorize,
-          wsd::FramedServer::start(flags.authorize_socket, {wsd::kMaxAuthorizeConnections, flags.authorize_peer_uid},
-                                   on(wsd::serve_authorize)));
+          keys::FramedServer::start(flags.authorize_socket, {wsd::kMaxAuthorizeConnections, flags.authorize_peer_uid},
+                                    on(wsd::serve_authorize)));
   TIE_TRY(const auto decap,
-          wsd::FramedServer::start(flags.decap_socket, {wsd::kMaxDecapConnections, flags.decap_peer_uid},
-                                   on(wsd::serve_decap)));
-  TIE_TRY(const auto claims, wsd::FramedServer::start(flags.claims_socket, {wsd::kMaxClaimsConnections, std::nullopt},
-                                                      on(wsd::serve_claims)));
+          keys::FramedServer::start(flags.decap_socket, {wsd::kMaxDecapConnections, flags.decap_peer_uid},
+                                    on(wsd::serve_decap)));
+  TIE_TRY(const auto claims, keys::FramedServer::start(flags.claims_socket, {wsd::kMaxClaimsConnections, std::nullopt},
+                                                       on(wsd::serve_claims)));
   wsd::Publisher publisher(flags.control_socket, ring, [&keeper](const crypto::Digest& id) { keeper.revoke(id); });
   std::thread publishing([&publisher] { publisher.run(); });
   TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
@@ -120,6 +133,7 @@ void add_options(CLI::App& app, Flags& flags) {
   app.add_option("--release-manifest", flags.release_manifest, "the launcher's manifest of the installed files")
       ->required();
   app.add_option("--assets", flags.assets, "folder with models/NAME/ and prompts/")->required();
+  app.add_option("--tokens", flags.tokens, "folder with the token issuer's file and this node's context");
   app.add_option("--decap-peer-uid", flags.decap_peer_uid,
                  "only this user may decapsulate (where the helpers have a user of their own)");
   app.add_option("--authorize-peer-uid", flags.authorize_peer_uid, "only this user may register tickets");

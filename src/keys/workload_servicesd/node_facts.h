@@ -21,6 +21,7 @@ struct NodeFacts {
   crypto::Digest release_id{};
   std::vector<Model> models;  // sorted by name
   std::vector<crypto::Digest> prompt_digests;
+  Bytes token_challenge;  // of a node with one-time tokens on; else empty
   std::vector<crypto::Digest> model_ids() const;
   bool operator==(const NodeFacts&) const = default;
 };

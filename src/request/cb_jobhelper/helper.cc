@@ -24,6 +24,7 @@ class Loop : public Peers {
       : cloudboard_(std::move(connections.cloudboard), kCloudboardLimits),
         app_(std::move(connections.app), kLimits),
         keys_(std::move(connections.keys), kLimits),
+        spend_(std::move(connections.spend)),
         session_(*this, std::move(verifier)) {}
 
   Result<void> run() {
@@ -32,6 +33,7 @@ class Loop : public Peers {
       if (cloudboard_.open() && readable(kCloudboard)) read_cloudboard();
       if (keys_.open() && readable(kKeys)) read_keys();
       if (app_.open() && readable(kApp)) read_app();
+      if (readable(kSpend) && !session_.started()) session_.lost_keys();  // of no use without: the pool starts another
       flush();
       check_deadlines();
     }
@@ -56,7 +58,7 @@ class Loop : public Peers {
   }
 
  private:
-  enum Source { kCloudboard, kApp, kKeys, kSources };
+  enum Source { kCloudboard, kApp, kKeys, kSpend, kSources };
 
   bool readable(Source source) const { return (polled_[source].revents & (POLLIN | POLLHUP | POLLERR)) != 0; }
 
@@ -72,6 +74,7 @@ class Loop : public Peers {
     polled_[kCloudboard] = watch(cloudboard_, read_cloudboard);
     polled_[kApp] = watch(app_, cloudboard_.queued_bytes() < kPauseQueuedBytes);
     polled_[kKeys] = watch(keys_, true);
+    polled_[kSpend] = {spend_ && !session_.started() ? spend_.get() : -1, POLLIN, 0};
     if (!read_cloudboard && cloudboard_.open())
       polled_[kCloudboard].fd = cloudboard_.fd();  // its hang-up counts even then
     int timeout = session_.started() ? 1000 : -1;
@@ -144,7 +147,7 @@ class Loop : public Peers {
   }
 
   FrameLink cloudboard_, app_, keys_;
-  os::Fd store_;
+  os::Fd store_, spend_;
   Session session_;
   std::array<pollfd, kSources> polled_{};
   int64_t last_event_ms_ = monotonic_ms();
@@ -152,7 +155,8 @@ class Loop : public Peers {
 
 }  // namespace
 
-Result<Connections> connect_warm(os::Fd cloudboard, const std::string& app_socket, const std::string& decap_socket) {
+Result<Connections> connect_warm(os::Fd cloudboard, const std::string& app_socket, const std::string& decap_socket,
+                                 const std::string& spend_socket) {
   Deadline deadline = Deadline::in_ms(kStartTimeoutMs);
   Connections out{.cloudboard = std::move(cloudboard)};
   TIE_TRY(out.app, os::connect_unix(app_socket, deadline));
@@ -160,6 +164,9 @@ Result<Connections> connect_warm(os::Fd cloudboard, const std::string& app_socke
   warmup.mutable_warmup();
   TIE_CHECK_OK(os::send_message(out.app.get(), warmup, deadline));
   TIE_TRY(out.keys, os::connect_unix(decap_socket, deadline));
+  if (!spend_socket.empty()) {
+    TIE_TRY(out.spend, os::connect_unix(spend_socket, deadline));
+  }
   TIE_TRY(auto reply, os::receive_message<v1::FromApp>(out.app.get(), kMaxFrameBytes, deadline));
   if (!reply.message.has_ready()) return fail(Code::kFailedPrecondition, "the app's first word is not Ready");
   return out;

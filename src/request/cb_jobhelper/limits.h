@@ -15,6 +15,7 @@ constexpr size_t kMaxClearParametersBytes = 16 << 10;
 constexpr size_t kMaxTokenMessageBytes = 4 << 10;
 constexpr size_t kMaxDerivedKeys = 16;
 constexpr size_t kTicketBytes = 32;
+constexpr size_t kMaxSpendReplyBytes = 64;
 
 constexpr int64_t kStartTimeoutMs = 10'000;  // connections, the app's Ready
 constexpr int64_t kDecapTimeoutMs = 10'000;

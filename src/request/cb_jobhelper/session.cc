@@ -45,7 +45,8 @@ void Session::start(const v1::ToHelper::Start& start) {
   key_id_ = clear.key_id();
   enc_ = clear.encapsulated_key();
   sealed_dek_ = clear.sealed_dek();
-  token_required_ = start.token_required();
+  // A node that can judge tokens asks for them, whatever cloudboardd says.
+  token_required_ = start.token_required() || verifier_ != nullptr;
   v1::DecapRequest request;
   request.set_ticket(start.ticket());
   request.set_key_id(key_id_);

@@ -30,8 +30,8 @@ class Peers {
   virtual void to_keys(const v1::DecapRequest& message) = 0;
 };
 
-// Decides on a one-time token. nullptr in Session means that the node has no verifier: a request that must carry a
-// token is then refused.
+// Decides on a one-time token. With one in Session every request must carry a token; nullptr means that the node takes
+// none: a request that must carry one is then refused.
 using TokenVerifier = std::function<bool(ByteView token)>;
 
 class Session {

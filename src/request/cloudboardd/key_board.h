@@ -8,13 +8,13 @@
 
 #include "cloudboard.pb.h"
 #include "cloudboard_control.pb.h"
-#include "request/cloudboardd/replay_guard.h"
+#include "keys/replay_guard/replay_guard.h"
 
 namespace tie::request::cloudboard {
 
 class KeyBoard {
  public:
-  explicit KeyBoard(ReplayGuard guard) : guard_(std::move(guard)) {}
+  explicit KeyBoard(keys::ReplayGuard guard) : guard_(std::move(guard)) {}
 
   // Takes the whole new set. Returns the ids whose replay record cannot be restored: they are refused from now on.
   // kBadRequest for malformed ids or more than kMaxKeys; the old set then stays.
@@ -35,7 +35,7 @@ class KeyBoard {
     KeyFacts facts;
     uint64_t expires_unix_ms = 0;  // 0: not known
   };
-  ReplayGuard guard_;
+  keys::ReplayGuard guard_;
   std::map<std::string, Key> accepted_;
   v1::AttestationSet published_;
 };

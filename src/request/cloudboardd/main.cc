@@ -46,6 +46,7 @@ int main(int argc, char** argv) {
       ->required();
   app.add_option("--authorize-socket", config.node.authorize_socket, "workload_servicesd: tickets")->required();
   app.add_option("--claims-socket", config.node.claims_socket, "workload_servicesd: evidence")->required();
+  app.add_option("--cache-socket", config.node.cache_socket, "cache_stored: opened for each request that is let in");
   app.add_option("--control-socket", config.control_socket, "for tie-controllerd and workload_servicesd")->required();
   app.add_option("--state-dir", config.node.state_dir, "replay records, on a tmpfs")->required();
   app.add_option("--prewarmed", config.node.prewarmed, "pairs kept warm")

@@ -27,11 +27,11 @@ const char* state_name(v1::NodeState state) {
 }  // namespace
 
 Result<std::unique_ptr<Node>> Node::create(EventLoop& loop, const NodeConfig& config) {
-  TIE_TRY(ReplayGuard guard, ReplayGuard::open(config.state_dir, kMaxReplayRecords));
+  TIE_TRY(keys::ReplayGuard guard, keys::ReplayGuard::open(config.state_dir, kMaxReplayRecords));
   return std::unique_ptr<Node>(new Node(loop, config, std::move(guard)));
 }
 
-Node::Node(EventLoop& loop, const NodeConfig& config, ReplayGuard guard)
+Node::Node(EventLoop& loop, const NodeConfig& config, keys::ReplayGuard guard)
     : loop_(loop),
       config_(config),
       principal_key_(random_secret(32)),
@@ -56,7 +56,7 @@ std::string Node::principal_of(std::string_view credential) const {
 
 std::shared_ptr<Request> Node::begin_request(std::shared_ptr<ClientStream> stream, Admission::Slot slot,
                                              std::string principal) {
-  RequestServices services{loop_, keys_, pool_, authorizer_};
+  RequestServices services{loop_, keys_, pool_, authorizer_, config_.cache_socket};
   auto request = std::make_shared<Request>(services, std::move(stream), std::move(slot), std::move(principal));
   requests_.push_back(request);
   request->begin();

@@ -15,6 +15,7 @@ namespace tie::request::cloudboard {
 
 struct NodeConfig {
   std::string helper_socket, authorize_socket, claims_socket, state_dir;
+  std::string cache_socket;  // cache_stored; empty: no request keeps anything
   size_t prewarmed = 3;
   uint32_t max_requests = 64;  // whatever the controller says, never more
 };
@@ -63,7 +64,7 @@ class Node {
     int64_t deadline_ms;
     std::move_only_function<void(uint32_t)> done;
   };
-  Node(EventLoop& loop, const NodeConfig& config, ReplayGuard guard);
+  Node(EventLoop& loop, const NodeConfig& config, keys::ReplayGuard guard);
   void sweep();
   void load_changed();  // any thread
   void apply_state();

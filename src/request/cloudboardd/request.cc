@@ -4,6 +4,7 @@
 
 #include "base/random.h"
 #include "crypto/sha256.h"
+#include "request/cloudboardd/store_link.h"
 
 namespace tie::request::cloudboard {
 namespace {
@@ -111,7 +112,9 @@ void Request::start_when_ready() {
   start->set_ticket(ticket_);
   start->set_principal(principal_);
   start->set_token_required(token_required_);
-  helper_->send(message);
+  os::Fd store = open_store(services_.cache_socket, principal_);
+  int fd = store.get();
+  helper_->send(message, store ? std::span<const int>(&fd, 1) : std::span<const int>());
   for (v1::SealedChunk& chunk : early_chunks_) send_chunk(chunk);
   early_chunks_.clear();
   early_bytes_ = 0;

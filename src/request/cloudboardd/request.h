@@ -25,6 +25,7 @@ struct RequestServices {
   KeyBoard& keys;
   PairPool& pool;
   Authorizer& authorizer;
+  const std::string& cache_socket;
 };
 
 class Request : private HelperOwner, public std::enable_shared_from_this<Request> {

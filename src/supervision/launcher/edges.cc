@@ -9,12 +9,14 @@ std::span<const ProcessRow> process_table() {
       {"key_protectiond", Life::kDaemon, {{"kps", "--socket"}}, {}, {}},
       {"gpuhealthd", Life::kDaemon, {{"gpuhealth", "--socket"}}, {}, {}},
       {"tie-model-owner", Life::kDaemon, {{"owner", "--socket"}}, {}, {}},
+      {"cache_stored", Life::kDaemon, {{"cache", "--socket"}}, {}, {}},
       {"cloudboardd",
        Life::kDaemon,
        {{"cloudboard-control", "--control-socket"}},
        {{"cb_jobhelper", "--jobhelper-socket"},
         {"wsd-authorize", "--authorize-socket"},
-        {"wsd-claims", "--claims-socket"}},
+        {"wsd-claims", "--claims-socket"},
+        {"cache", "--cache-socket"}},
        {}},
       {"workload_servicesd",
        Life::kDaemon,
@@ -23,7 +25,7 @@ std::span<const ProcessRow> process_table() {
        {"key_protectiond", "cloudboardd"}},
       {"afm-runtime",
        Life::kPerModel,
-       {{"runtime", nullptr}, {"probe", nullptr}},
+       {{"runtime", nullptr}, {"probe", nullptr}, {"kvxfer", nullptr}},
        {{"owner", nullptr}},
        {"tie-model-owner"}},
       {"tie-controllerd",
@@ -34,10 +36,16 @@ std::span<const ProcessRow> process_table() {
         {"owner", "--owner-socket"},
         {"probe", nullptr}},
        {"cloudboardd", "gpuhealthd", "tie-model-owner"}},
+      // With one-time tokens on.
+      {"token_spentd", Life::kDaemon, {{"token-spend", "--socket"}}, {}, {}},
       // The user's side, on the user's own machine: it meets the node only on the public port.
       {"tie-proxy", Life::kDaemon, {}, {}, {"tie-controllerd", "workload_servicesd"}},
-      {"cb_jobhelper", Life::kPerRequest, {}, {{"tie_cloud_app", "--app-socket"}, {"wsd-decap", "--decap-socket"}}, {}},
-      {"tie-cloud-app", Life::kPerRequest, {}, {{"runtime", nullptr}}, {}},
+      {"cb_jobhelper",
+       Life::kPerRequest,
+       {},
+       {{"tie_cloud_app", "--app-socket"}, {"wsd-decap", "--decap-socket"}, {"token-spend", "--spend-socket"}},
+       {}},
+      {"tie-cloud-app", Life::kPerRequest, {}, {{"runtime", nullptr}, {"kvxfer", nullptr}}, {}},
   };
   return table;
 }
@@ -49,7 +57,7 @@ const ProcessRow* find_process(std::string_view name) {
 }
 
 bool is_model_socket(std::string_view socket) {
-  return socket == "runtime" || socket == "probe";
+  return socket == "runtime" || socket == "probe" || socket == "kvxfer";
 }
 
 }  // namespace tie::launcher

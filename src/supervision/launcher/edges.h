@@ -10,7 +10,7 @@
 namespace tie::launcher {
 
 struct Edge {
-  const char* socket;  // "owner": RUN/owner/owner.sock; "runtime" and "probe" exist once per model
+  const char* socket;  // "owner": RUN/owner/owner.sock; "runtime", "probe" and "kvxfer" exist once per model
   const char* flag;    // the process's command-line option that takes the path; nullptr: named in another way
 };
 

@@ -6,6 +6,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
+#include "base/random.h"
+#include "keys/tokens/token_gate.h"
 #include "os/process.h"
 #include "supervision/launcher/run_directory.h"
 #include "supervision/launcher/supervisor.h"
@@ -21,7 +23,9 @@ void add_flags(CLI::App& app, LauncherFlags& flags) {
   app.add_option("--assets", c.assets, "folder with models/NAME/...");
   app.add_option("--model", c.models, "serve only these models");
   app.add_option("--run-dir", c.run_dir, "folder for sockets and state, in memory");
+  app.add_option("--token-issuer", c.token_issuer, "the issuer's file: requests then need its one-time tokens");
   app.add_option("--proxy", c.proxy, "address:port of the local OpenAI-compatible proxy; none: no proxy");
+  app.add_option("--cache-mib", c.cache_mib, "memory for the encrypted KV caches of conversations");
   app.add_option("--prewarmed", c.prewarmed_pairs, "request processes kept ready");
   app.add_option("--max-requests", c.max_requests, "requests admitted at once");
   app.add_option("--max-instances", c.max_instances, "processes of each per-request program");
@@ -81,6 +85,18 @@ std::string client_policy(const std::string& prefix) {
   return "";
 }
 
+// What the processes that judge one-time tokens read: the issuer's file as it is now, and a context for this start.
+Result<void> stage_tokens(const std::string& issuer_file, RunDirectory& directory) {
+  TIE_TRY(Bytes text, os::read_file(issuer_file, tokens::kMaxIssuerFileBytes));
+  auto issuer = tokens::parse_issuer_file(as_text(text));
+  if (!issuer) return std::unexpected(std::move(issuer.error()).context(issuer_file));
+  Bytes context(tokens::kContextBytes);
+  random_bytes(context);
+  TIE_CHECK_OK(directory.make_folder("tokens"));
+  TIE_CHECK_OK(os::write_file_atomic(directory.path() + "/tokens/context", context, 0400));
+  return os::write_file_atomic(directory.path() + "/tokens/issuer", text, 0400);
+}
+
 Result<void> supervise(const LauncherFlags& flags, int stop_fd) {
   const NodeConfig& config = flags.config;
   TIE_TRY(std::string prefix, installed_prefix());
@@ -96,6 +112,8 @@ Result<void> supervise(const LauncherFlags& flags, int stop_fd) {
   TIE_TRY(NodePlan plan, plan_node(config, place, stage));
   for (const std::string& folder : plan.folders) TIE_CHECK_OK(directory.make_folder(folder));
   TIE_CHECK_OK(os::write_file_atomic(run + "/release/manifest", as_bytes(stage.manifest().text()), 0400));
+
+  if (!config.token_issuer.empty()) TIE_CHECK_OK(stage_tokens(config.token_issuer, directory));
 
   std::string release = stage.manifest().release_id();
   say(flags.status_fd,

@@ -17,6 +17,7 @@ constexpr os::ResourceLimits kHelperLimits = {
 constexpr os::ResourceLimits kAppLimits = {
     .address_space_bytes = 4096 * kMiB, .cpu_seconds = 300, .open_files = 128, .file_bytes = 1024 * kMiB};
 constexpr os::ResourceLimits kDaemonLimits = {.open_files = 4096};
+constexpr os::ResourceLimits kStoreLimits = {.open_files = 8192};  // large entries are descriptors
 
 class Planner {
  public:
@@ -27,6 +28,7 @@ class Planner {
     TIE_TRY(app_assets_, stage_.app_assets(place_.assets, place_.models));
     for (const ProcessRow& row : process_table()) {
       if (std::string_view(row.process) == "tie-proxy" && config_.proxy == "none") continue;
+      if (std::string_view(row.process) == "token_spentd" && config_.token_issuer.empty()) continue;
       if (row.life != Life::kPerModel) {
         TIE_CHECK_OK(add(row, ""));
         continue;
@@ -93,7 +95,7 @@ class Planner {
       return;
     }
     profile.environment.emplace_back("TIE_READY_FD", "3");
-    profile.limits = kDaemonLimits;
+    profile.limits = name == "cache_stored" ? kStoreLimits : kDaemonLimits;
     profile.syscalls = row.life == Life::kPerModel ? os::SyscallPolicy::kContainer : os::SyscallPolicy::kDaemon;
     if (name == "cloudboardd" || name == "tie-proxy") {
       profile.syscalls = os::SyscallPolicy::kNetworkDaemon;
@@ -106,6 +108,7 @@ class Planner {
   void add_sockets(const ProcessRow& row, const std::string& model, Unit& unit) {
     for (const Edge& edge : row.serves) add_socket(edge, model, true, unit);
     for (const Edge& edge : row.connects) {
+      if (std::string_view(edge.socket) == "token-spend" && config_.token_issuer.empty()) continue;
       if (is_model_socket(edge.socket) && model.empty()) {
         // One that talks to every model sees the folder that holds one such socket for each.
         unit.profile.binds.push_back({.path = place_.run + "/" + edge.socket});
@@ -142,9 +145,19 @@ class Planner {
     if (name == "workload_servicesd") binds.push_back({.path = place_.run + "/release"});
     if (name == "tie-cloud-app") binds.push_back({.path = app_assets_});
     if (name == "cloudboardd") binds.push_back({.path = place_.run + "/state/cloudboardd", .writable = true});
+    if (name == "token_spentd") {
+      binds.push_back({.path = place_.run + "/state/token_spentd", .writable = true});
+      plan_.folders.push_back("state/token_spentd");
+    }
+    if (judges_tokens(name)) binds.push_back({.path = place_.run + "/tokens"});
     if (name == "tie-proxy" && !place_.policy.empty()) binds.push_back({.path = place_.policy});
     // The runtime asks the kernel about CPUs and memory, the probe about its sibling.
     if (row.life == Life::kPerModel || name == "gpuhealthd") profile.proc = true;
+  }
+
+  bool judges_tokens(std::string_view name) const {
+    return !config_.token_issuer.empty() &&
+           (name == "token_spentd" || name == "cb_jobhelper" || name == "workload_servicesd");
   }
 
   // All of the operator's assets, or the chosen models of them: what is not served is neither loaded nor claimed.
@@ -169,10 +182,14 @@ class Planner {
     if (name == "cloudboardd")
       add({"--listen", config_.listen, "--state-dir", place_.run + "/state/cloudboardd", "--prewarmed",
            std::to_string(config_.prewarmed_pairs), "--max-requests", std::to_string(config_.max_requests)});
+    if (judges_tokens(name)) add({"--tokens", place_.run + "/tokens"});
+    if (name == "token_spentd") add({"--state-dir", place_.run + "/state/token_spentd"});
     if (name == "tie-model-owner") add({"--assets", place_.assets, "--release-id", stage_.manifest().release_id()});
     if (name == "workload_servicesd")
       add({"--release-manifest", place_.run + "/release/manifest", "--assets", place_.assets});
-    if (name == "tie-cloud-app") add({"--assets", app_assets_, "--runtime-dir", place_.run + "/runtime"});
+    if (name == "tie-cloud-app")
+      add({"--assets", app_assets_, "--runtime-dir", place_.run + "/runtime", "--kvxfer-dir", place_.run + "/kvxfer"});
+    if (name == "cache_stored") add({"--capacity-mib", std::to_string(config_.cache_mib)});
     if (name == "tie-proxy") {
       add({"proxy", "--listen", config_.proxy, "--node", config_.listen});
       if (!place_.policy.empty()) add({"--policy", place_.policy});
@@ -184,7 +201,8 @@ class Planner {
       std::string libexec = stage_.prefix() + "/libexec/tie/",
                   runtime = model_socket_path(place_.run, "runtime", model);
       add({"--", libexec + "afm-runtime", "--model", model, "--socket", runtime, "--owner-socket",
-           socket_path(place_.run, "owner"), "--threads", threads});
+           socket_path(place_.run, "owner"), "--kvxfer-socket", model_socket_path(place_.run, "kvxfer", model),
+           "--threads", threads});
       add({"--", libexec + "tie-status-probe", "--model", model, "--runtime-socket", runtime, "--socket",
            model_socket_path(place_.run, "probe", model)});
     }

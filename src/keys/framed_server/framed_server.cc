@@ -1,10 +1,10 @@
-#include "keys/workload_servicesd/framed_server.h"
+#include "keys/framed_server/framed_server.h"
 
 #include <sys/socket.h>
 
 #include <system_error>
 
-namespace tie::wsd {
+namespace tie::keys {
 namespace {
 constexpr int64_t kAcceptPollMs = 200;
 constexpr int64_t kIdlePollMs = 60'000;
@@ -77,4 +77,4 @@ void FramedServer::serve_connection(std::list<Connection>::iterator connection) 
   empty_.notify_all();
 }
 
-}  // namespace tie::wsd
+}  // namespace tie::keys

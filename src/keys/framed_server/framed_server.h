@@ -14,7 +14,7 @@
 
 #include "os/unix_socket.h"
 
-namespace tie::wsd {
+namespace tie::keys {
 
 class FramedServer {
  public:
@@ -46,4 +46,4 @@ class FramedServer {
   std::thread acceptor_;
 };
 
-}  // namespace tie::wsd
+}  // namespace tie::keys

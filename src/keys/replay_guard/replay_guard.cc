@@ -1,4 +1,4 @@
-#include "request/cloudboardd/replay_guard.h"
+#include "keys/replay_guard/replay_guard.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -9,7 +9,7 @@
 
 #include "crypto/sha256.h"
 
-namespace tie::request::cloudboard {
+namespace tie::keys {
 namespace {
 
 constexpr std::string_view kMagic = "tie replay 1\n";
@@ -46,7 +46,7 @@ Result<ReplayGuard> ReplayGuard::open(const std::string& state_dir, size_t max_r
   os::Fd lock(::open((state_dir + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock) return fail_errno("opening the lock of " + state_dir, errno);
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
-    return fail(Code::kAlreadyExists, "another cloudboardd holds " + state_dir);
+    return fail(Code::kAlreadyExists, "another daemon holds " + state_dir);
   return ReplayGuard(state_dir, std::move(lock), max_records_per_key);
 }
 
@@ -137,4 +137,4 @@ bool ReplayGuard::lost(ByteView key_id) const {
   return found != keys_.end() && found->second.lost;
 }
 
-}  // namespace tie::request::cloudboard
+}  // namespace tie::keys

@@ -1,4 +1,4 @@
-#include "request/cloudboardd/replay_guard.h"
+#include "keys/replay_guard/replay_guard.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 
 #include "base/random.h"
 
-namespace tie::request::cloudboard {
+namespace tie::keys {
 namespace {
 
 struct ReplayGuardTest : ::testing::Test {
@@ -155,4 +155,4 @@ TEST_F(ReplayGuardTest, TwoDaemonsCannotShareTheFolder) {
 }
 
 }  // namespace
-}  // namespace tie::request::cloudboard
+}  // namespace tie::keys

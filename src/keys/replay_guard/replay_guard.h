@@ -1,9 +1,9 @@
-// Refuses a sealed request that was seen before: one set of fingerprints SHA-256(enc) for each request key, kept in a
-// file of the tmpfs state folder so that it survives a kill of the daemon. A fingerprint is in the file before anything
-// else happens to its request. File: header {magic, key id}, then records {32-byte fingerprint, 8 bytes of
-// SHA-256(previous check || fingerprint)}. A torn last record belongs to a request that went no further and is cut off;
-// any other mismatch means that the record is lost, and so is its key. Threads: one. Never evicts. Source:
-// ARCHITECTURE.md, "Keys of the node".
+// Refuses what was seen before: for each key one set of fingerprints, SHA-256 of an encapsulated key (cloudboardd) or
+// of a spent token (token_spentd), kept in a file of the tmpfs state folder so that it survives a kill of the daemon. A
+// fingerprint is in the file before anything else happens to what it stands for. File: header {magic, key id}, then
+// records {32-byte fingerprint, 8 bytes of SHA-256(previous check || fingerprint)}. A torn last record belongs to a
+// request that went no further and is cut off; any other mismatch means that the record is lost, and so is its key.
+// Threads: one. Never evicts. Source: ARCHITECTURE.md, "Keys of the node".
 #pragma once
 #include <array>
 #include <cstring>
@@ -14,7 +14,7 @@
 #include "base/bytes.h"
 #include "os/fd.h"
 
-namespace tie::request::cloudboard {
+namespace tie::keys {
 
 using Fingerprint = std::array<uint8_t, 32>;
 
@@ -30,8 +30,8 @@ class ReplayGuard {
   // The key will not be used again; its record is deleted.
   void close_key(ByteView key_id);
 
-  // Records the fingerprint of an encapsulated key. kReplayed when seen before; kKeyUnknownOrExpired for a key that is
-  // not open or whose record is full or can no longer be written.
+  // Records the fingerprint of an encapsulated key, or of a token. kReplayed when seen before; kKeyUnknownOrExpired for
+  // a key that is not open or whose record is full or can no longer be written.
   Result<void> record(ByteView key_id, ByteView encapsulated_key);
   size_t size(ByteView key_id) const;
   // Keys whose record failed since open_key.
@@ -63,4 +63,4 @@ class ReplayGuard {
   std::map<std::string, Key> keys_;  // by key id
 };
 
-}  // namespace tie::request::cloudboard
+}  // namespace tie::keys
