@@ -15,6 +15,7 @@ namespace tie::owner {
 inline constexpr const char* kWeightsFile = "weights.gguf";
 inline constexpr const char* kTokenizerFile = "tokenizer.img";
 inline constexpr const char* kTemplateFile = "template.jinja";
+inline constexpr const char* kRecordFile = "model.toml";
 
 // 1 to 64 characters of a-z A-Z 0-9 . _ -, the first a letter or digit: a name is also a directory and a part of socket
 // paths.

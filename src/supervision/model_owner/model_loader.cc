@@ -8,6 +8,9 @@
 #include <cerrno>
 #include <cstring>
 #include <thread>
+#define TOML_HEADER_ONLY 1
+#define TOML_EXCEPTIONS 0
+#include <toml++/toml.h>
 
 #include "base/clock.h"
 #include "inference/bones/thread_pool.h"
@@ -61,21 +64,34 @@ class PrivateCopy {
   size_t size_;
 };
 
+// One rank's image in sealed memory.
+Result<os::Fd> pack_rank(ByteView file, bones::RankPlace place, bones::ThreadPool* pool, LoadedModel& out) {
+  TIE_TRY(bones::PackPlan plan, bones::PackPlan::from_gguf(file, place));
+  out.weights_bytes += plan.image_bytes();
+  out.context_tokens = plan.config().context_length;
+  TIE_TRY(os::Fd memory, os::create_memfd("tie-weights", plan.image_bytes()));
+  {
+    // The writable mapping must be gone before F_SEAL_WRITE is accepted.
+    TIE_TRY(os::Mapping mapping, os::Mapping::read_write(memory.get()));
+    TIE_CHECK_OK(plan.write(mapping.writable(), pool));
+    (void)mapping.use_huge_pages();  // fewer misses of the address cache in every runtime that attaches
+  }
+  TIE_CHECK_OK(os::add_seals(memory.get(), os::kSealAll));
+  return memory;
+}
+
 Result<void> pack_weights(const std::string& path, bones::ThreadPool* pool, LoadedModel& out) {
   TIE_TRY(PrivateCopy file, PrivateCopy::of(path));
   std::thread hashing([&] { out.digests.weights = crypto::sha256(file.view()); });
   auto packed = [&]() -> Result<void> {
-    TIE_TRY(bones::PackPlan plan, bones::PackPlan::from_gguf(file.view()));
-    out.weights_bytes = plan.image_bytes();
-    out.context_tokens = plan.config().context_length;
-    TIE_TRY(out.weights, os::create_memfd("tie-weights", out.weights_bytes));
-    {
-      // The writable mapping must be gone before F_SEAL_WRITE is accepted.
-      TIE_TRY(os::Mapping mapping, os::Mapping::read_write(out.weights.get()));
-      TIE_CHECK_OK(plan.write(mapping.writable(), pool));
-      (void)mapping.use_huge_pages();  // fewer misses of the address cache in every runtime that attaches
+    for (uint32_t rank = 0; rank < out.grid.count(); ++rank) {
+      TIE_TRY(os::Fd image, pack_rank(file.view(), out.grid.at(rank), pool, out));
+      if (rank == 0)
+        out.weights = std::move(image);
+      else
+        out.later_ranks.push_back(std::move(image));
     }
-    return os::add_seals(out.weights.get(), os::kSealAll);
+    return {};
   }();
   hashing.join();
   return packed;
@@ -102,12 +118,31 @@ Result<void> hash_template(const std::string& path, LoadedModel& out) {
 
 }  // namespace
 
+Result<bones::RankPlace> grid_of(const std::string& folder) {
+  const std::string path = folder + "/" + kRecordFile;
+  auto text = os::read_file(path, kMaxRecordBytes);
+  bones::RankPlace grid;
+  if (!text && text.error().code == Code::kNotFound) return grid;
+  if (!text) return std::unexpected(std::move(text.error()));
+  auto parsed = toml::parse(as_text(*text));
+  if (!parsed) return fail(Code::kCorrupt, path + ": " + std::string(parsed.error().description()));
+  for (auto [name, value] : {std::pair{"ranks", &grid.tensor_ranks}, {"stages", &grid.stages}}) {
+    if (!parsed.table().contains(name)) continue;
+    const int64_t n = parsed.table()[name].value_or(int64_t{0});
+    if (n < 1 || n > bones::kMaxRanks)
+      return fail(Code::kBadRequest, path + ": " + name + " must be a number from 1 to 64");
+    *value = static_cast<uint32_t>(n);
+  }
+  return grid;
+}
+
 Result<LoadedModel> load_model(const std::string& name, const std::string& folder, bones::ThreadPool* pool) {
   if (!valid_model_name(name))
     return fail(Code::kBadRequest, "a model's folder has a name of 1 to 64 letters, digits, '.', '_' and '-'");
   int64_t start = monotonic_ms();
   LoadedModel out;
   out.name = name;
+  TIE_TRY(out.grid, grid_of(folder));
   TIE_CHECK_OK(load_tokenizer(folder + "/" + kTokenizerFile, out));
   TIE_CHECK_OK(hash_template(folder + "/" + kTemplateFile, out));
   TIE_CHECK_OK(pack_weights(folder + "/" + kWeightsFile, pool, out));

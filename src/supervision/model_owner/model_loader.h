@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "crypto/sha256.h"
+#include "inference/bones/rank_place.h"
 #include "os/fd.h"
 #include "supervision/model_owner/model_identity.h"
 
@@ -23,12 +25,15 @@ namespace tie::owner {
 
 inline constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
 inline constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
+inline constexpr size_t kMaxRecordBytes = size_t{64} << 10;
 
 struct LoadedModel {
   std::string name;
-  os::Fd weights;    // memfd, all four seals: the packed image (bones/weights_image.h)
-  os::Fd tokenizer;  // memfd, all four seals: the vocabulary image
-  size_t weights_bytes = 0;
+  bones::RankPlace grid;            // how many ranks the weights are packed for
+  os::Fd weights;                   // memfd, all four seals: the packed image (bones/weights_image.h) of rank 0
+  std::vector<os::Fd> later_ranks;  // the same of ranks 1, 2, ...
+  os::Fd tokenizer;                 // memfd, all four seals: the vocabulary image
+  size_t weights_bytes = 0;         // of all ranks together
   size_t tokenizer_bytes = 0;
   ModelDigests digests;
   crypto::Digest model_id{};
@@ -36,6 +41,10 @@ struct LoadedModel {
   int64_t load_ms = 0;
   std::shared_ptr<prefix::PoolOwner> pool;  // the model's system-prompt prefix cache; null when the owner serves none
 };
+
+// The ranks that a folder's model.toml asks for (`ranks`, `stages`; 1 when it says nothing or does not exist).
+// kBadRequest when they are not numbers from 1 to 64.
+Result<bones::RankPlace> grid_of(const std::string& folder);
 
 // Errors: kNotFound / kIo (a file is missing), kCorrupt and kUnsupportedFeature (from bones), kTooLarge. `pool` is used
 // for packing only.

@@ -36,6 +36,9 @@ std::string fingerprint_of(const std::string& folder, const std::string& prompts
     out += path + "\n";
   };
   for (const char* file : {kWeightsFile, kTokenizerFile, kTemplateFile}) add(folder + "/" + file);
+  // Of model.toml only the ranks concern the owner.
+  if (auto grid = grid_of(folder); grid && !grid->alone())
+    out += std::to_string(grid->tensor_ranks) + "x" + std::to_string(grid->stages) + "\n";
   std::error_code error;
   std::vector<std::string> prompts;
   for (const auto& entry : std::filesystem::directory_iterator(prompts_folder, error))

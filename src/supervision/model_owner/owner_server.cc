@@ -158,11 +158,14 @@ OwnerServer::Answer OwnerServer::answer(const v1::OwnerRequest& request) {
 
 Result<OwnerServer::Answer> OwnerServer::attach_model(const v1::OwnerRequest& request) {
   const v1::AttachModel& attach = request.attach();
-  if (attach.rank_count() > 1 || attach.rank() != 0)
-    return fail(Code::kUnsupportedFeature, "weights are packed for one rank");
   Answer out;
   TIE_TRY(out.model, store_.attach(attach.model(), Deadline::in_ms(options_.attach_wait_ms)));
+  const bones::RankPlace grid = out.model->grid;
+  if (attach.rank() >= grid.count() || (attach.rank_count() != 0 && attach.rank_count() != grid.count()))
+    return fail(Code::kUnsupportedFeature, "weights are packed for " + std::to_string(grid.count()) + " ranks");
   v1::ModelHandle& handle = *out.reply.mutable_model();
+  handle.set_tensor_ranks(grid.tensor_ranks);
+  handle.set_stages(grid.stages);
   handle.set_model(out.model->name);
   handle.set_model_id(out.model->model_id.data(), out.model->model_id.size());
   handle.set_release_id(options_.release_id.data(), options_.release_id.size());
@@ -170,7 +173,8 @@ Result<OwnerServer::Answer> OwnerServer::attach_model(const v1::OwnerRequest& re
   handle.set_tokenizer_bytes(out.model->tokenizer_bytes);
   handle.set_context_tokens(out.model->context_tokens);
   handle.set_prefix_ready(out.model->pool != nullptr && out.model->pool->ready());
-  out.fds = {out.model->weights.get(), out.model->tokenizer.get()};
+  const os::Fd& weights = attach.rank() == 0 ? out.model->weights : out.model->later_ranks[attach.rank() - 1];
+  out.fds = {weights.get(), out.model->tokenizer.get()};
   return out;
 }
 

@@ -106,6 +106,44 @@ TEST_F(ServerTest, HandsOutDescriptorsThatNobodyCanWriteOrShrink) {
   }
 }
 
+TEST_F(ServerTest, HandsEachRankItsOwnImage) {
+  start({}, [](const std::string& name, const std::string& folder) {
+    auto model = tiny_model(name, folder);
+    model->grid = {0, 2, 0, 1};
+    model->later_ranks.push_back(sealed_memory("other weights"));
+    return model;
+  });
+  os::Fd socket = connect();
+  auto request = attach("m");
+  auto first = ask(socket.get(), request);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->message.model().tensor_ranks(), 2u);
+  EXPECT_EQ(first->message.model().stages(), 1u);
+  request.mutable_attach()->set_rank(1);
+  request.mutable_attach()->set_rank_count(2);
+  auto second = ask(socket.get(), request);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(os::file_size(first->fds.at(0).get()).value(), 7u);
+  EXPECT_EQ(os::file_size(second->fds.at(0).get()).value(), 13u);
+  request.mutable_attach()->set_rank(2);
+  EXPECT_EQ(ask(socket.get(), request)->message.error().code(), static_cast<int>(Code::kUnsupportedFeature));
+  request.mutable_attach()->set_rank(1);
+  request.mutable_attach()->set_rank_count(4);
+  EXPECT_EQ(ask(socket.get(), request)->message.error().code(), static_cast<int>(Code::kUnsupportedFeature));
+}
+
+TEST_F(ServerTest, ReadsTheRanksOfAModelFromItsRecord) {
+  const std::string folder = folder_ + "/models/m", record = folder + "/model.toml";
+  EXPECT_TRUE(grid_of(folder)->alone());
+  auto write = [&](const char* text) { EXPECT_TRUE(os::write_file_atomic(record, as_bytes(std::string_view(text)))); };
+  write("ranks = 2\nstages = 3\n");
+  EXPECT_EQ(grid_of(folder).value(), (bones::RankPlace{0, 2, 0, 3}));
+  for (const char* wrong : {"ranks = 0", "ranks = 65", "ranks = -1", "stages = \"two\""}) {
+    write(wrong);
+    EXPECT_EQ(grid_of(folder).error().code, Code::kBadRequest) << wrong;
+  }
+}
+
 TEST_F(ServerTest, StatusTellsStatesCountersAndTheInstance) {
   start();
   os::Fd socket = connect();

@@ -34,18 +34,34 @@ Result<AttachedModel> attach_once(const std::string& owner_socket, const std::st
                                   int stop_fd) {
   TIE_TRY(os::Fd socket,
           os::connect_unix(owner_socket, Deadline::in_ms(std::min<int64_t>(1000, deadline.remaining_ms()))));
-  v1::OwnerRequest request;
-  request.mutable_attach()->set_model(model);
-  TIE_CHECK_OK(os::send_message(socket.get(), request, Deadline::in_ms(1000)));
-  if (!wait_or_stop(socket.get(), stop_fd, deadline.remaining_ms())) return fail(Code::kCancelled, "asked to stop");
-  TIE_TRY(auto reply, os::receive_message<v1::OwnerReply>(socket.get(), kMaxReplyBytes, Deadline::in_ms(1000), 2));
-  if (reply.message.has_error() && reply.message.error().code() != v1::OK)
-    return fail(static_cast<Code>(reply.message.error().code()), reply.message.error().message());
+  auto ask = [&](uint32_t rank) -> Result<os::Received<v1::OwnerReply>> {
+    v1::OwnerRequest request;
+    request.mutable_attach()->set_model(model);
+    request.mutable_attach()->set_rank(rank);
+    TIE_CHECK_OK(os::send_message(socket.get(), request, Deadline::in_ms(1000)));
+    if (!wait_or_stop(socket.get(), stop_fd, deadline.remaining_ms())) return fail(Code::kCancelled, "asked to stop");
+    TIE_TRY(auto reply, os::receive_message<v1::OwnerReply>(socket.get(), kMaxReplyBytes, Deadline::in_ms(1000), 2));
+    if (reply.message.has_error() && reply.message.error().code() != v1::OK)
+      return fail(static_cast<Code>(reply.message.error().code()), reply.message.error().message());
+    return reply;
+  };
+  TIE_TRY(auto reply, ask(0));
   TIE_TRY(AttachedModel attached, map_sealed(std::move(reply.fds)));
-  const v1::ModelHandle& handle = reply.message.model();
+  const v1::ModelHandle handle = reply.message.model();
   TIE_TRY(attached.model_id, crypto::digest_from(as_bytes(handle.model_id()), "model id"));
   if (!handle.release_id().empty()) {
     TIE_TRY(attached.release_id, crypto::digest_from(as_bytes(handle.release_id()), "release id"));
+  }
+  attached.grid.tensor_ranks = std::max(1u, handle.tensor_ranks());
+  attached.grid.stages = std::max(1u, handle.stages());
+  if (attached.grid.tensor_ranks > bones::kMaxRanks || attached.grid.stages > bones::kMaxRanks)
+    return fail(Code::kCorrupt, "the model owner names too many ranks");
+  for (uint32_t rank = 1; rank < attached.grid.count(); ++rank) {
+    TIE_TRY(auto more, ask(rank));
+    if (more.fds.empty() || more.message.model().model_id() != handle.model_id())
+      return fail(Code::kNotReady, "the model changed while its ranks were attached");
+    TIE_CHECK_OK(os::require_seals(more.fds[0].get(), os::kSealAll));
+    attached.later_ranks.push_back(std::move(more.fds[0]));
   }
   return attached;
 }

@@ -2,15 +2,19 @@
 // for work on the runtime alone. The mappings are read-only and must outlive the model.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "crypto/sha256.h"
+#include "inference/bones/rank_place.h"
 #include "os/memfd.h"
 
 namespace tie::runtime_host {
 
 struct AttachedModel {
-  os::Mapping weights;                      // a packed image (bones/weights_image.h)
+  os::Mapping weights;                      // a packed image (bones/weights_image.h), of rank 0 when there are several
   os::Mapping tokenizer;                    // a vocabulary image (text/vocab_image.h)
+  bones::RankPlace grid;                    // what the owner has packed the weights for
+  std::vector<os::Fd> later_ranks;          // the sealed images of ranks 1, 2, ...
   crypto::Digest model_id{}, release_id{};  // as the owner says; zero without one
 };
 
