@@ -9,7 +9,6 @@
 Absolute times hold for one machine and one moment; ratios and fractions within one run are what to compare. Runs with foreign load over 3 % say so.
 """
 import argparse
-import concurrent.futures
 import json
 import os
 import pathlib
@@ -20,8 +19,9 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-BIN = ROOT / "build/release/bin"
-TIE = ROOT / "build/release/dist/bin/tie"
+BUILD = pathlib.Path(os.environ.get("TIE_BUILD", ROOT / "build/release"))
+BIN = BUILD / "bin"
+TIE = BUILD / "dist/bin/tie"
 MODEL = ROOT / ".cache/models/smollm2-135m-instruct.gguf"
 PEER_VENV = ROOT / "build/venv-peers"
 PEER = "llama-cpp-python==0.3.36"
@@ -142,48 +142,65 @@ def bench_peers(options):
 # ---- the private path ----
 
 
-def chat(url, prompt_words, tokens):
-    """One streamed completion: seconds to the first token, seconds in all, tokens."""
-    import httpx
+CLIENTS = ["--clients", "8", "--requests", "48", "--prompt-tokens", "128", "--tokens", "64"]
+FIRST = ["--clients", "1", "--requests", "15", "--prompt-tokens", "512", "--tokens", "1"]
 
-    body = {"model": "smollm2-135m-instruct", "prompt": "the " * prompt_words, "max_tokens": tokens, "temperature": 0, "stream": True, "ignore_eos": True, "stream_options": {"include_usage": True}}
-    start, first, count = time.perf_counter(), None, 0
-    with httpx.stream("POST", url + "/v1/completions", json=body, timeout=120) as response:
-        if response.status_code != 200:
-            raise RuntimeError(response.read().decode())
-        for line in response.iter_lines():
-            if line.startswith("data: {"):
-                event = json.loads(line[6:])
-                if event.get("choices") and first is None:
-                    first = time.perf_counter() - start
-                if event.get("usage"):
-                    count = event["usage"]["completion_tokens"]
-    return first, time.perf_counter() - start, count
+
+def load(program, *arguments):
+    return json.loads(subprocess.run([BIN / program, *map(str, arguments)], check=True, capture_output=True, text=True, timeout=120).stdout)
+
+
+def cpu_ms(place):
+    """CPU time of each program of the node so far. A request's two processes count when they have ended and the launcher has waited for them."""
+    tick_ms, out = 1000 / os.sysconf("SC_CLK_TCK"), {}
+
+    def fields(pid):  # from the third of /proc/PID/stat on
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+    def times(pid, at):
+        return tick_ms * sum(map(int, fields(pid)[at : at + 2]))
+
+    for name in ("afm-runtime", "cloudboardd", "workload_servicesd", "key_protectiond"):
+        out[name] = sum(times(pid, 11) for pid in place.processes(name))
+    launcher = fields(place.processes("cloudboardd")[0])[1]
+    out["tie-launcher"], out["request pairs"] = times(launcher, 11), times(launcher, 13)
+    proxies = [path.parent.name for path in pathlib.Path("/proc").glob("[0-9]*/cmdline") if path.read_bytes().startswith(f"{place.run_dir}/stage/prefix/bin/tie\0proxy\0".encode())]
+    out["tie proxy"] = sum(times(pid, 11) for pid in proxies)
+    return out
+
+
+def measured(place, *arguments):
+    """A load on the node: its figures, with the CPU time that each program spent on it."""
+    before = cpu_ms(place)
+    figures = load("path_load", *arguments)
+    time.sleep(0.3)  # the last pairs end and are waited for; the pool fills up again
+    figures["cpu_ms"] = {name: spent - before[name] for name, spent in cpu_ms(place).items()}
+    figures["cpu_ms"]["load generator"] = figures["own_cpu_ms"]
+    return figures
 
 
 def bench_path(options):
     import support
 
-    engine = engine_figures(3)
-    rows, out = [], {}
+    engine = ["--gguf", MODEL, "--threads", THREADS]
+    alone_first, alone = load("engine_load", *engine, *FIRST), load("engine_load", *engine, *CLIENTS)
     with support.real_node() as place:
-        chat(place.url, 16, 4)
-        firsts = sorted(chat(place.url, 511, 1)[0] for _ in range(max(5, options.repeat * 2)))
-        alone = 512 / engine["prefill 512"]["tokens_per_s"]
-        out["first_token_512_ms_p50"] = 1000 * statistics.median(firsts)
-        rows.append(["first token, prompt 512, p50", f"{1000 * statistics.median(firsts):.0f} ms", f"{1000 * alone:.0f} ms", f"+{1000 * (statistics.median(firsts) - alone):.0f} ms"])
-        start = time.perf_counter()
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            done = list(pool.map(lambda _: chat(place.url, 127, 64), range(32)))
-        seconds = time.perf_counter() - start
-        total = sum(d[2] for d in done)
-        out["throughput_8_clients"] = total / seconds
-        prefill_s = 32 * 128 / engine["prefill 512"]["tokens_per_s"]
-        decode_s = total / engine["decode batch 8 depth 0"]["tokens_per_s"]
-        bound = total / (prefill_s + decode_s)
-        rows.append(["8 clients, 128 + 64 tokens", f"{total / seconds:.0f} tok/s", f"{bound:.0f} tok/s", f"{100 * total / seconds / bound:.0f} %"])
-    table("through the whole private path (encrypted, padded, a fresh process pair each), against the engine alone", ["figure", "path", "engine alone", "path against engine"], rows)
-    return {"path": out}
+        ways = {"HTTP through the proxy": ["--proxy", f"127.0.0.1:{place.proxy_port}"], "encrypted client": ["--node", place.node, "--policy", BUILD / "dist/share/tie/policy.toml"]}
+        firsts, loads = {}, {}
+        for way, where in ways.items():
+            load("path_load", *where, "--requests", 4, "--tokens", 4)
+            firsts[way] = measured(place, *where, *FIRST)
+            loads[way] = measured(place, *where, *CLIENTS)
+    alone_ms, alone_rate = alone_first["first_ms_p50"], alone["tokens_per_s"]
+    rows = [["engine alone", f"{alone_ms:.1f} ms", "", f"{alone_rate:.0f}", ""]]
+    rows += [[way, f"{firsts[way]['first_ms_p50']:.1f} ms", f"{firsts[way]['first_ms_p50'] - alone_ms:+.1f} ms", f"{loads[way]['tokens_per_s']:.0f}", f"{100 * loads[way]['tokens_per_s'] / alone_rate:.0f} %"] for way in ways]
+    table("the whole private path (encrypted, padded, a fresh process pair each) against the engine alone: first token of a 512-token prompt, p50; 8 clients, 128 + 64 tokens", ["", "first token", "", "tokens/s", "of the engine"], rows)
+    names = list(loads["HTTP through the proxy"]["cpu_ms"])
+    rows = [[name, *(f"{1000 * loads[way]['cpu_ms'][name] / loads[way]['tokens']:.0f}" for way in ways), *(f"{loads[way]['cpu_ms'][name] / loads[way]['requests']:.1f}" for way in ways)] for name in names]
+    table("CPU time under 8 clients", ["", *(f"us/token, {way}" for way in ways), *(f"ms/request, {way}" for way in ways)], rows)
+    events = {way: loads[way]["tokens"] / max(1, loads[way]["events"]) for way in ways}
+    print(f"  tokens per event: {', '.join(f'{way} {value:.1f}' for way, value in events.items())}")
+    return {"path": {"engine_alone": {"first": alone_first, "clients_8": alone}, "first": firsts, "clients_8": loads}}
 
 
 def bench_recycle(options):
