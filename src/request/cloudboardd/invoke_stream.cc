@@ -71,8 +71,10 @@ class InvokeStream final : public grpc::ServerBidiReactor<v1::InvokeRequest, v1:
   // ---- gRPC's side ----
   void OnReadDone(bool ok) override {
     if (!ok) return tell([](Request& request) { request.on_client_closed(); });
-    tell([message = std::move(incoming_)](Request& request) mutable { request.on_message(std::move(message)); });
-    incoming_ = {};
+    // Emptied before the loop hears of it: from then on the next read may be writing to incoming_.
+    v1::InvokeRequest message;
+    message.Swap(&incoming_);
+    tell([message = std::move(message)](Request& request) mutable { request.on_message(std::move(message)); });
   }
 
   void OnWriteDone(bool ok) override {

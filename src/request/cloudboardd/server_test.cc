@@ -142,6 +142,16 @@ TEST_F(ServerTest, ServesRequestsOnceReadyAndNamesItsRefusals) {
   EXPECT_EQ(replay.name, "REPLAYED");
 }
 
+// Each message is handed from gRPC's thread to the loop while the next read may begin already.
+TEST_F(ServerTest, NoMessageOfALongRequestIsLostBetweenTheThreads) {
+  make_ready();
+  std::vector<std::string> chunks;
+  for (int i = 0; i < 2000; ++i) chunks.push_back("chunk " + std::to_string(i));
+  Outcome out = invoke("enc-long", chunks);
+  EXPECT_TRUE(out.status.ok()) << out.status.error_message();
+  EXPECT_EQ(out.chunks, chunks);
+}
+
 TEST_F(ServerTest, ALostRegistrationIsNotServingAtOnce) {
   make_ready();
   registration_context->TryCancel();
