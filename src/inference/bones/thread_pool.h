@@ -12,6 +12,10 @@ namespace tie::bones {
 struct ThreadPoolOptions {
   uint32_t n_threads = 1;       // 1..256, the caller included
   uint32_t idle_spin_us = 200;  // how long a worker spins for the next job before it sleeps
+  // Thread i stays on the i-th CPU that the process may use, provided there are as many as threads. For a process that
+  // has the machine's CPUs to itself: a virtual machine's kernel often takes a CPU that its host has put to sleep for a
+  // busy one, wakes one thread on the other's CPU and leaves both there, one at a time.
+  bool own_cpus = false;
 };
 
 class ThreadPool {
@@ -22,6 +26,8 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   uint32_t size() const;
+  // With own_cpus: the calling thread, which is to be the one that calls run(), stays on the first CPU.
+  void keep_caller_on_its_cpu();
 
   // Calls body(context, thread) on every thread, 0 being the caller; returns when all have returned. The body must not
   // throw.

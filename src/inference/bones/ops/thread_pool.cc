@@ -1,5 +1,7 @@
 #include "inference/bones/thread_pool.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -30,6 +32,25 @@ class FlushSubnormals {
 #endif
 };
 
+// The first n CPUs that this process may use; empty when there are fewer.
+std::vector<int> own_cpus(uint32_t n) {
+  std::vector<int> out;
+  cpu_set_t allowed;
+  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return out;
+  for (int cpu = 0; cpu < CPU_SETSIZE && out.size() < n; ++cpu)
+    if (CPU_ISSET(cpu, &allowed)) out.push_back(cpu);
+  if (out.size() < n) out.clear();
+  return out;
+}
+
+// Where it is not allowed the thread stays free, which is only slower.
+void stay_on(int cpu) {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  (void)!::sched_setaffinity(0, sizeof one, &one);
+}
+
 // How long a thread spins at a barrier before it sleeps. On a quiet machine the others are microseconds away and
 // sleeping costs 50; on a busy one the late thread has lost its core to another process for milliseconds, and whoever
 // sleeps meanwhile gets its own core back sooner than one that spins. So each sleep halves the patience and each
@@ -41,6 +62,7 @@ thread_local uint32_t patience = kMostSpins;
 
 struct ThreadPool::State {
   ThreadPoolOptions options;
+  std::vector<int> cpus;  // one for each thread, or none: threads go where the kernel likes
   std::vector<std::thread> workers;
   void (*body)(void*, uint32_t) = nullptr;
   void* context = nullptr;
@@ -95,6 +117,7 @@ struct ThreadPool::State {
   }
 
   void work(uint32_t thread) {
+    if (!cpus.empty()) stay_on(cpus[thread]);
     const FlushSubnormals flush;
     uint32_t seen = 0;
     for (;;) {
@@ -109,6 +132,7 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(ThreadPoolOptions options) : state_(std::make_unique<State>()) {
   options.n_threads = std::clamp(options.n_threads, 1u, 256u);
   state_->options = options;
+  if (options.own_cpus && options.n_threads > 1) state_->cpus = own_cpus(options.n_threads);
   for (uint32_t i = 1; i < options.n_threads; ++i)
     state_->workers.emplace_back([state = state_.get(), i] { state->work(i); });
 }
@@ -121,6 +145,10 @@ ThreadPool::~ThreadPool() {
 
 uint32_t ThreadPool::size() const {
   return state_->options.n_threads;
+}
+
+void ThreadPool::keep_caller_on_its_cpu() {
+  if (!state_->cpus.empty()) stay_on(state_->cpus.front());
 }
 
 void ThreadPool::run(void (*body)(void* context, uint32_t thread), void* context) {

@@ -1,6 +1,7 @@
 #include "inference/bones/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <time.h>
 
 #include <chrono>
@@ -27,6 +28,38 @@ TEST(ThreadPool, RunsTheBodyOnceOnEveryThread) {
       EXPECT_EQ(calls, std::vector<int>(n, 1));
     }
   }
+}
+
+TEST(ThreadPool, ThreadsStayOnCpusOfTheirOwnWhenAskedTo) {
+  cpu_set_t allowed;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  if (CPU_COUNT(&allowed) < 2) GTEST_SKIP() << "one CPU only";
+  std::thread caller([] {  // a thread of its own, because it stays where it is put
+    ThreadPool pool({.n_threads = 2, .own_cpus = true});
+    pool.keep_caller_on_its_cpu();
+    cpu_set_t seen[2];
+    auto body = [&](uint32_t thread) { ::sched_getaffinity(0, sizeof seen[thread], &seen[thread]); };
+    pool.run(body);
+    EXPECT_EQ(CPU_COUNT(&seen[0]), 1);
+    EXPECT_EQ(CPU_COUNT(&seen[1]), 1);
+    EXPECT_FALSE(CPU_EQUAL(&seen[0], &seen[1]));
+  });
+  caller.join();
+}
+
+TEST(ThreadPool, ThreadsAreFreeWhenThereAreFewerCpusThanThreads) {
+  cpu_set_t allowed;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  ThreadPool pool({.n_threads = static_cast<uint32_t>(CPU_COUNT(&allowed)) + 1, .own_cpus = true});
+  pool.keep_caller_on_its_cpu();
+  std::vector<int> counts(pool.size());
+  auto body = [&](uint32_t thread) {
+    cpu_set_t seen;
+    ::sched_getaffinity(0, sizeof seen, &seen);
+    counts[thread] = CPU_COUNT(&seen);
+  };
+  pool.run(body);
+  EXPECT_EQ(counts, std::vector<int>(pool.size(), CPU_COUNT(&allowed)));
 }
 
 TEST(ThreadPool, WritesBeforeABarrierAreSeenAfterIt) {
