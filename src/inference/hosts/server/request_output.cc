@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/secret_bytes.h"
 #include "inference/hosts/server/limits.h"
 
@@ -41,7 +42,8 @@ void RequestOutput::on_output(const engine::Output& output) {
     at->stop_trim_bytes = output.stop_trim_bytes;
     at->finish = output.finish;
     if (output.finish != engine::Finish::kNone) ++samples_finished_;
-    unsent_tokens_.fetch_add(output.tokens.size(), std::memory_order_relaxed);
+    size_t unsent = unsent_tokens_.fetch_add(output.tokens.size(), std::memory_order_relaxed) + output.tokens.size();
+    if (output.finish != engine::Finish::kNone || unsent >= kMostGatheredTokens) urgent_ = true;
   }
   announce();
 }
@@ -52,6 +54,7 @@ void RequestOutput::on_end(const engine::Usage& usage, const Error* error) {
     usage_ = usage;
     if (error) error_ = *error;
     ended_ = true;
+    urgent_ = true;
   }
   announce();
 }
@@ -69,6 +72,11 @@ std::optional<RequestOutput::Next> RequestOutput::take() {
     unsent_tokens_.fetch_sub(next.parts.tokens.size(), std::memory_order_relaxed);
   } else if (!ended_) {
     return std::nullopt;
+  }
+  // What other samples have gathered is due until all of it has been taken.
+  if (parts_.empty()) {
+    due_us_ = monotonic_us() + kResponseIntervalUs;
+    urgent_ = ended_ || samples_finished_ == n_samples_;
   }
   if (ended_ && parts_.empty()) {
     next.parts.final = final_taken_ = true;

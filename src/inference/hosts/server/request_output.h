@@ -1,7 +1,8 @@
 // Between the engine's thread, which produces, and the stream's thread, which writes: gathers what one request has to
 // send. While a write is under way further tokens join the same response, so a slow client gets fewer, larger
-// responses, never an unbounded queue. Threads: on_output and on_end on the engine's; take and everything else on the
-// stream service's. One uncontended lock each.
+// responses, never an unbounded queue; a fast model's tokens gather for kResponseIntervalUs, because each response
+// costs every process behind this one as much as a token does. Threads: on_output and on_end on the engine's; take and
+// everything else on the stream service's; due on both. One uncontended lock each.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -30,8 +31,12 @@ class RequestOutput final : public engine::OutputSink, public std::enable_shared
     ResponseParts parts;
     std::optional<Error> error;  // the request ended with it; parts.final is set
   };
-  // The next response to send, if there is one.
+  // The next response to send, if there is one, due or not.
   std::optional<Next> take();
+  // Worth a response now: the first tokens, an end, many tokens, or the last response is kResponseIntervalUs old.
+  bool due(int64_t now_us) const {
+    return urgent_.load(std::memory_order_relaxed) || now_us >= due_us_.load(std::memory_order_relaxed);
+  }
   // take() will be looked at again; a later output announces itself anew.
   void seen() { announced_.store(false); }
 
@@ -48,6 +53,8 @@ class RequestOutput final : public engine::OutputSink, public std::enable_shared
   const Announce announce_;
   std::atomic<bool> announced_{false};
   std::atomic<size_t> unsent_tokens_{0};
+  std::atomic<bool> urgent_{false};
+  std::atomic<int64_t> due_us_{0};
   std::mutex mutex_;
   std::vector<ResponseParts> parts_;  // at most one unfinished per sample
   uint32_t samples_finished_ = 0;

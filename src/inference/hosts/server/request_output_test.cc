@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/clock.h"
 #include "inference/hosts/server/limits.h"
 
 namespace tie::runtime_host {
@@ -31,6 +32,43 @@ TEST(RequestOutput, TokensGatherUntilTheyAreTaken) {
   EXPECT_FALSE(b.output->take());
   b.token(3);
   EXPECT_EQ(b.announced, 2);
+}
+
+TEST(RequestOutput, TheFirstTokenIsDueAtOnceTheNextAfterAnInterval) {
+  Bench b;
+  b.token(1);
+  EXPECT_TRUE(b.output->due(monotonic_us()));
+  int64_t before_us = monotonic_us();
+  ASSERT_TRUE(b.output->take());
+  b.token(2);
+  EXPECT_FALSE(b.output->due(before_us));
+  EXPECT_TRUE(b.output->due(monotonic_us() + kResponseIntervalUs));
+}
+
+TEST(RequestOutput, AnEndOrManyTokensAreDueAtOnce) {
+  Bench ending, fast;
+  for (Bench* b : {&ending, &fast}) {
+    b->token(1);
+    ASSERT_TRUE(b->output->take());
+    b->token(2);
+    ASSERT_FALSE(b->output->due(0));
+  }
+  ending.token(3, 0, engine::Finish::kStop);
+  EXPECT_TRUE(ending.output->due(0));
+  for (size_t i = 1; i < kMostGatheredTokens; ++i) fast.token(3);
+  EXPECT_TRUE(fast.output->due(0));
+  ASSERT_TRUE(fast.output->take());
+  EXPECT_FALSE(fast.output->due(0));
+}
+
+TEST(RequestOutput, WhatOtherSamplesHaveIsDueUntilAllIsTaken) {
+  Bench b(2);
+  b.token(1, 0);
+  b.token(2, 1);
+  ASSERT_TRUE(b.output->take());
+  EXPECT_TRUE(b.output->due(monotonic_us()));
+  ASSERT_TRUE(b.output->take());
+  EXPECT_FALSE(b.output->due(0));
 }
 
 TEST(RequestOutput, TheLastFinishAndTheEndAreOneResponse) {
