@@ -7,6 +7,7 @@
 #include "cache/store/store_server.h"
 #include "os/log.h"
 #include "os/process.h"
+#include "os/serving_mode.h"
 #include "os/unix_socket.h"
 
 namespace {
@@ -19,6 +20,7 @@ Result<void> run(const std::string& socket, const cache::StoreLimits& limits) {
   rlimit files{.rlim_cur = limits.max_descriptors + 1024, .rlim_max = limits.max_descriptors + 1024};
   setrlimit(RLIMIT_NOFILE, &files);  // best effort: with fewer, puts fail with a clear error
   TIE_TRY(os::Fd listener, os::listen_unix(socket));
+  TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
   cache::Store store(limits);
   TIE_LOG("cache_stored", "holds up to {} MB", limits.capacity_bytes >> 20);
   os::notify_ready();

@@ -8,40 +8,46 @@
 
 namespace tie::cache {
 
-bool Store::over(uint64_t more_bytes, bool descriptor) const {
-  return used_bytes_ + more_bytes > limits_.capacity_bytes || entries_.size() >= limits_.max_entries ||
-         (descriptor && descriptors_ >= limits_.max_descriptors);
+bool Store::VictimOrder::operator()(const Class* a, const Class* b) const {
+  if (a->charge != b->charge) return a->charge > b->charge;
+  return a->oldest_first.front()->sequence < b->oldest_first.front()->sequence;
 }
 
-// The oldest write of the principal that holds most bytes.
-Store::Entry* Store::victim() {
-  Class* largest = nullptr;
-  for (auto& [principal, held] : classes_)
-    if (largest == nullptr || held.bytes > largest->bytes) largest = &held;
-  return largest == nullptr ? nullptr : largest->oldest_first.front();
+uint64_t Store::charge_of(const Entry& entry) const {
+  uint64_t places = entry.memory.valid() ? limits_.max_descriptors : limits_.max_entries;
+  return std::max(entry.size, limits_.capacity_bytes / std::max<uint64_t>(places, 1));
 }
 
-Result<void> Store::make_room(uint64_t bytes, bool descriptor) {
-  if (bytes > limits_.capacity_bytes || bytes > limits_.max_entry_bytes)
+bool Store::has_room_for(const Entry& entry) const {
+  return charged_ + charge_of(entry) <= limits_.capacity_bytes && entries_.size() < limits_.max_entries &&
+         (!entry.memory.valid() || descriptors_ < limits_.max_descriptors);
+}
+
+Result<void> Store::make_room(const Entry& entry) {
+  if (charge_of(entry) > limits_.capacity_bytes || entry.size > limits_.max_entry_bytes)
     return fail(Code::kTooLarge, "the entry is larger than the store takes");
-  while (over(bytes, descriptor)) {
-    Entry* oldest = victim();
-    if (oldest == nullptr) return fail(Code::kTooLarge, "the store has no room");
-    erase(oldest);
+  while (!has_room_for(entry)) {
+    if (victims_.empty()) return fail(Code::kTooLarge, "the store has no room");
+    erase((*victims_.begin())->oldest_first.front());
     ++counters_.evictions;
   }
   return {};
 }
 
 Result<void> Store::insert(std::unique_ptr<Entry> entry, uint32_t ttl_ms, int64_t now_ms) {
-  TIE_CHECK_OK(make_room(entry->size, entry->memory.valid()));
+  TIE_CHECK_OK(make_room(*entry));
   entry->expires_ms = now_ms + std::min(ttl_ms == 0 ? kDefaultTtlMs : ttl_ms, kMaxTtlMs);
+  entry->charge = charge_of(*entry);
+  entry->sequence = ++writes_;
   Class& held = classes_[entry->principal];
-  held.bytes += entry->size;
+  if (!held.oldest_first.empty()) victims_.erase(&held);
+  held.charge += entry->charge;
+  charged_ += entry->charge;
   used_bytes_ += entry->size;
   descriptors_ += entry->memory.valid();
   entry->by_age = oldest_first_.insert(oldest_first_.end(), entry.get());
   entry->by_age_of_principal = held.oldest_first.insert(held.oldest_first.end(), entry.get());
+  victims_.insert(&held);
   EntryId id = entry->id;
   entries_.emplace(id, std::move(entry));
   ++counters_.puts;
@@ -49,11 +55,17 @@ Result<void> Store::insert(std::unique_ptr<Entry> entry, uint32_t ttl_ms, int64_
 }
 
 void Store::erase(Entry* entry) {
-  auto held = classes_.find(entry->principal);
-  held->second.bytes -= entry->size;
-  held->second.oldest_first.erase(entry->by_age_of_principal);
-  if (held->second.oldest_first.empty()) classes_.erase(held);
+  Class& held = classes_.find(entry->principal)->second;
+  victims_.erase(&held);
+  held.charge -= entry->charge;
+  held.oldest_first.erase(entry->by_age_of_principal);
+  if (held.oldest_first.empty()) {
+    classes_.erase(entry->principal);
+  } else {
+    victims_.insert(&held);
+  }
   oldest_first_.erase(entry->by_age);
+  charged_ -= entry->charge;
   used_bytes_ -= entry->size;
   descriptors_ -= entry->memory.valid();
   entries_.erase(EntryId(entry->id));

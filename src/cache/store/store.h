@@ -1,13 +1,16 @@
 // The node's cache store: ciphertext entries in memory, each under an unguessable id, with a deadline, an owner class
 // and a size. Pure bookkeeping over bytes that it cannot read; a restart loses everything by design. Called by
 // cache_stored's loop; one thread. Eviction: over capacity, first the oldest writes of the principal that holds most
-// (the writer's own class included), then the oldest writes overall: a principal that writes without end pushes out its
-// own entries, not those of others. Source: spec, "Per-user KV cache"; the fairness is this product's extension.
+// (the writer's own class included), the oldest write among principals that hold alike: a principal that writes without
+// end pushes out its own entries, not those of others. Every entry counts as its share of the entries (or descriptors)
+// that the store has at least, so that a flood of tiny ones is a flood. Cost: logarithmic in the principals. Source:
+// spec, "Per-user KV cache"; the fairness is this product's extension.
 #pragma once
 #include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <unordered_map>
 
 #include "base/bytes.h"
@@ -75,13 +78,19 @@ class Store {
     Bytes bytes;
     os::Fd memory;
     uint64_t size = 0;
+    uint64_t charge = 0;    // what eviction counts
+    uint64_t sequence = 0;  // of its write
     int64_t expires_ms = 0;
     std::array<uint8_t, 32> sha256{};  // of manifests only
     std::list<Entry*>::iterator by_age, by_age_of_principal;
   };
   struct Class {
-    uint64_t bytes = 0;
+    uint64_t charge = 0;
     std::list<Entry*> oldest_first;
+  };
+  // The next victim's class comes first: the largest charge, then the oldest first write.
+  struct VictimOrder {
+    bool operator()(const Class* a, const Class* b) const;
   };
   struct IdHash {
     size_t operator()(const EntryId& id) const { return load_u64_be(id.data()); }  // ids are uniform already
@@ -89,15 +98,18 @@ class Store {
 
   Result<void> insert(std::unique_ptr<Entry> entry, uint32_t ttl_ms, int64_t now_ms);
   void erase(Entry* entry);
-  bool over(uint64_t more_bytes, bool descriptor) const;
-  Result<void> make_room(uint64_t bytes, bool descriptor);
-  Entry* victim();
+  uint64_t charge_of(const Entry& entry) const;
+  bool has_room_for(const Entry& entry) const;
+  Result<void> make_room(const Entry& entry);
 
   StoreLimits limits_;
   std::unordered_map<EntryId, std::unique_ptr<Entry>, IdHash> entries_;
   std::map<Principal, Class> classes_;
+  std::set<Class*, VictimOrder> victims_;  // a class leaves it while it changes
   std::list<Entry*> oldest_first_;
   uint64_t used_bytes_ = 0;
+  uint64_t charged_ = 0;
+  uint64_t writes_ = 0;
   uint32_t descriptors_ = 0;
   StoreCounters counters_;
 };

@@ -3,12 +3,10 @@
 #include <poll.h>
 
 #include <cerrno>
-#include <cstring>
 #include <memory>
-#include <optional>
 
+#include "cache/store/store_session.h"
 #include "os/framed_message.h"
-#include "store.pb.h"
 
 namespace tie::cache {
 namespace {
@@ -18,109 +16,19 @@ constexpr int64_t kMessageMs = 1000;  // a peer that began a message has this lo
 constexpr int kTickMs = 1000;
 
 struct Connection {
+  explicit Connection(Store& store) : session(store) {}
   os::Fd socket;
-  std::optional<Principal> principal;
-  uint64_t anonymous_bytes = 0;
+  StoreSession session;
   int64_t last_used_ms = 0;
 };
 
-Result<EntryId> entry_id(const std::string& bytes) {
-  if (bytes.size() != kEntryIdBytes) return fail(Code::kBadRequest, "an entry id is 32 bytes long");
-  EntryId id;
-  std::memcpy(id.data(), bytes.data(), id.size());
-  return id;
-}
-
-struct Answer {
-  v1::StoreReply reply;
-  os::Fd memory;  // goes with the reply
-};
-
-Result<void> bind(Connection& connection, const v1::BindPrincipal& request) {
-  if (!request.principal().empty() && request.principal().size() != kPrincipalBytes)
-    return fail(Code::kBadRequest, "a principal is 32 bytes long, or empty");
-  connection.principal = request.principal();
-  return {};
-}
-
-// An anonymous request may not fill the class it shares with all others.
-Result<void> charge(Connection& connection, uint64_t bytes, const StoreLimits& limits) {
-  if (!connection.principal->empty()) return {};
-  if (bytes > limits.max_anonymous_bytes_per_connection - connection.anonymous_bytes)
-    return fail(Code::kTooLarge, "this request has stored as much as an anonymous one may");
-  connection.anonymous_bytes += bytes;
-  return {};
-}
-
-// Small values travel in the reply; bulk as the sealed descriptor.
-Result<Answer> get(Store& store, const v1::Get& request) {
-  TIE_TRY(EntryId id, entry_id(request.entry_id()));
-  TIE_TRY(StoredValue value, store.get(id, monotonic_ms()));
-  Answer out;
-  out.reply.set_bytes(value.size);
-  if (value.fd < 0) {
-    out.reply.set_value(value.bytes.data(), value.bytes.size());
-    return out;
-  }
-  os::Fd borrowed(value.fd);
-  auto copy = borrowed.duplicate();
-  borrowed.release();
-  TIE_TRY(out.memory, std::move(copy));
-  return out;
-}
-
-Result<Answer> act(Store& store, Connection& connection, v1::StoreRequest& request, std::vector<os::Fd>& fds) {
-  if (request.kind_case() == v1::StoreRequest::kBind) {
-    if (connection.principal) return fail(Code::kFailedPrecondition, "the principal is stated once");
-    TIE_CHECK_OK(bind(connection, request.bind()));
-    return Answer{};
-  }
-  if (!connection.principal) return fail(Code::kFailedPrecondition, "the principal is stated first");
-  switch (request.kind_case()) {
-    case v1::StoreRequest::kPut: {
-      TIE_TRY(EntryId id, entry_id(request.put().entry_id()));
-      if (fds.size() != 1) return fail(Code::kBadRequest, "an entry comes with one descriptor");
-      TIE_CHECK_OK(charge(connection, request.put().bytes(), store.limits()));
-      TIE_CHECK_OK(store.put(*connection.principal, id, std::move(fds[0]), request.put().bytes(),
-                             request.put().ttl_ms(), monotonic_ms()));
-      return Answer{};
-    }
-    case v1::StoreRequest::kGet:
-      return get(store, request.get());
-    case v1::StoreRequest::kDelete: {
-      TIE_TRY(EntryId id, entry_id(request.delete_().entry_id()));
-      store.remove(id);
-      return Answer{};
-    }
-    case v1::StoreRequest::kSwap: {
-      const v1::CompareAndSwap& swap = request.swap();
-      TIE_TRY(EntryId id, entry_id(swap.entry_id()));
-      TIE_CHECK_OK(charge(connection, swap.value().size(), store.limits()));
-      TIE_CHECK_OK(store.compare_and_swap(*connection.principal, id, as_bytes(swap.expected_sha256()),
-                                          as_bytes(swap.value()), swap.ttl_ms(), monotonic_ms()));
-      return Answer{};
-    }
-    case v1::StoreRequest::kStats: {
-      StoreCounters counters = store.counters();
-      Answer out;
-      out.reply.set_entries(counters.entries);
-      out.reply.set_used_bytes(counters.used_bytes);
-      out.reply.set_capacity_bytes(store.limits().capacity_bytes);
-      out.reply.set_evictions(counters.evictions);
-      return out;
-    }
-    default:
-      return fail(Code::kUnsupportedFeature, "this store does not know that request");
-  }
-}
-
 // False: the connection is over.
-bool serve_one(Store& store, Connection& connection) {
+bool serve_one(Connection& connection) {
   int socket = connection.socket.get();
   auto received = os::receive_message<v1::StoreRequest>(socket, kMaxMessageBytes, Deadline::in_ms(kMessageMs), 1);
   if (!received) return false;
   connection.last_used_ms = monotonic_ms();
-  auto answer = act(store, connection, received->message, received->fds);
+  auto answer = connection.session.act(received->message, received->fds, connection.last_used_ms);
   if (!answer) {
     v1::StoreReply refused;
     refused.mutable_error()->set_code(static_cast<v1::ErrorCode>(answer.error().code));
@@ -146,7 +54,7 @@ Result<void> serve_store(Store& store, int listener, int stop_fd, const StoreSer
     if (n < 0 && errno != EINTR) return fail_errno("waiting for requests", errno);
     if (n > 0 && polls[0].revents != 0) return {};
     for (size_t i = 0; n > 0 && i < connections.size(); ++i)
-      if (polls[i + 2].revents != 0 && !serve_one(store, *connections[i])) connections[i].reset();
+      if (polls[i + 2].revents != 0 && !serve_one(*connections[i])) connections[i].reset();
     int64_t now = monotonic_ms();
     if (now >= next_tick_ms) {
       store.expire(now);
@@ -158,8 +66,9 @@ Result<void> serve_store(Store& store, int listener, int stop_fd, const StoreSer
     if (n > 0 && polls[1].revents != 0) {
       auto socket = os::accept_unix(listener, Deadline::in_ms(0));
       if (!socket) continue;  // gone again
-      connections.push_back(
-          std::make_unique<Connection>(Connection{.socket = std::move(*socket), .last_used_ms = now}));
+      connections.push_back(std::make_unique<Connection>(store));
+      connections.back()->socket = std::move(*socket);
+      connections.back()->last_used_ms = now;
     }
   }
 }

@@ -68,6 +68,59 @@ TEST(Store, APrincipalThatWritesWithoutEndPushesOutItsOwnEntries) {
   EXPECT_LE(store.counters().used_bytes, 100'000u);
 }
 
+TEST(Store, AFullStoreOfManyKeepsTheFreshEntriesOfEachUnderAFlood) {
+  Store store({.capacity_bytes = 1'000'000});
+  auto who = [](int i) { return Principal(32, static_cast<char>('A' + i)); };
+  for (uint32_t n = 0; n < 10; ++n)
+    for (int i = 0; i < 10; ++i) ASSERT_TRUE(put(store, who(i), uint32_t(i) * 100 + n, 10'000));
+  for (uint32_t i = 0; i < 2000; ++i) ASSERT_TRUE(put(store, kAlice, 10'000 + i, 10'000));
+  // The flood takes one principal's share of eleven, and from each the oldest.
+  for (int i = 0; i < 10; ++i)
+    for (uint32_t n = 1; n < 10; ++n) EXPECT_TRUE(store.get(id(uint32_t(i) * 100 + n), 0)) << i << " " << n;
+  // Whoever comes during the flood gets in and stays.
+  ASSERT_TRUE(put(store, kBob, 999'999, 10'000));
+  for (uint32_t i = 0; i < 2000; ++i) ASSERT_TRUE(put(store, kAlice, 20'000 + i, 10'000));
+  EXPECT_TRUE(store.get(id(999'999), 0));
+}
+
+TEST(Store, AFloodOfTinyEntriesIsAFlood) {
+  Store store({.capacity_bytes = 10'000'000, .max_entries = 1000});
+  for (uint32_t i = 0; i < 100; ++i) ASSERT_TRUE(put(store, kBob, i, 20'000));
+  for (uint32_t i = 0; i < 5000; ++i) ASSERT_TRUE(put(store, kAlice, 10'000 + i, 1));
+  for (uint32_t i = 0; i < 100; ++i) EXPECT_TRUE(store.get(id(i), 0)) << i;
+  EXPECT_LE(store.counters().entries, 1000u);
+}
+
+TEST(Store, AFloodOfEmptyDescriptorsIsAFlood) {
+  Store store({.capacity_bytes = 100'000'000, .max_descriptors = 20});
+  for (uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(put(store, kBob, i, 2'000'000));
+  for (uint32_t i = 0; i < 100; ++i) ASSERT_TRUE(put(store, kAlice, 100 + i, kInlineBytes + 1));
+  for (uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(store.get(id(i), 0)) << i;
+}
+
+TEST(Store, AmongPrincipalsThatHoldAlikeTheOldestWriteGoes) {
+  Store store({.capacity_bytes = 40'000});
+  for (auto [who, number] : {std::pair{kBob, 1u}, {kAlice, 2u}, {kBob, 3u}, {kAlice, 4u}})
+    ASSERT_TRUE(put(store, who, number, 10'000));
+  ASSERT_TRUE(put(store, Principal(32, 'c'), 5, 10'000));
+  EXPECT_FALSE(store.get(id(1), 0));
+  ASSERT_TRUE(put(store, Principal(32, 'c'), 6, 10'000));
+  EXPECT_FALSE(store.get(id(2), 0));
+  for (uint32_t left : {3u, 4u, 5u, 6u}) EXPECT_TRUE(store.get(id(left), 0)) << left;
+}
+
+TEST(Store, HoldsTenThousandEntriesOf64KilobytesAndSegmentsOf25Megabytes) {
+  Store store({});
+  os::Fd shared = memory(64 << 10, 7);  // one memory for all: what the store keeps is its own copy
+  for (uint32_t i = 0; i < 10'000; ++i)
+    ASSERT_TRUE(store.put(kAlice, id(i), *shared.duplicate(), 64 << 10, 1000, 0)) << i;
+  for (uint32_t i = 0; i < 8; ++i) ASSERT_TRUE(put(store, kBob, 100'000 + i, 25 << 20));
+  EXPECT_EQ(store.counters().entries, 10'008u);
+  EXPECT_EQ(store.counters().evictions, 0u);
+  EXPECT_EQ(store.get(id(9'999), 0)->bytes.size(), 64u << 10);
+  EXPECT_EQ(store.get(id(100'007), 0)->size, 25u << 20);
+}
+
 TEST(Store, KeepsItsEntryLimitAndRefusesWhatNeverFits) {
   Store store({.capacity_bytes = 10'000, .max_entries = 3});
   for (uint32_t i = 0; i < 5; ++i) ASSERT_TRUE(put(store, kAlice, i, 10));
