@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -36,6 +37,7 @@ struct Options {
   NodeFlags node;
   std::string run_dir, assets, model;
   std::vector<std::string> also;
+  bool with_leak = false;
 };
 
 class Proof {
@@ -50,6 +52,12 @@ class Proof {
     TIE_TRY(auto search, proof::LeakSearch::create(forms()));
     TIE_CHECK_OK(prove_detectors(search));
     TIE_CHECK_OK(wait_until_idle());
+    std::optional<proof::PlantedLeak> leak;
+    if (options_.with_leak) {
+      auto planted = proof::PlantedLeak::plant(search.forms(), planted_command(), planted_folder());
+      if (!planted) return std::unexpected(std::move(planted.error()));
+      leak.emplace(std::move(*planted));
+    }
     bool clean = judge("after the requests", search, true);
     TIE_CHECK_OK(recycle());
     clean = judge("after the recycle", search, false) && clean;
@@ -147,9 +155,12 @@ class Proof {
     }
   }
 
+  // Names the run directory, as a part of the node would.
+  std::vector<std::string> planted_command() const { return {"/proc/self/exe", "node", "plant-leak", run_ + "/leak"}; }
+  std::string planted_folder() const { return run_ + "/proof-" + random_hex(8); }
+
   Result<void> prove_detectors(const proof::LeakSearch& search) {
-    TIE_TRY(auto silent, proof::silent_detectors(search, {"/proc/self/exe", "node", "plant-leak"},
-                                                 run_ + "/proof-" + random_hex(8)));
+    TIE_TRY(auto silent, proof::silent_detectors(search, planted_command(), planted_folder()));
     if (!silent.empty())
       return fail(Code::kNotReady, "a detector is silent before its planted leak: " + silent.front());
     fmt::print(
@@ -253,8 +264,12 @@ void add_prove_stateless_command(CLI::App& node, int& exit_code) {
   prove_command->add_option("--model", options->model, "model to ask (default: the node's first)");
   prove_command->add_option("--also", options->also, "a further folder to search");
   prove_command->callback([options, &exit_code] { exit_code = prove(*options); });
+  prove_command->add_flag("--with-leak", options->with_leak,
+                          "leave a planted leak beside the node: the search must find every form of it and fail");
   // What the proof starts beside itself; not for a person.
-  node.add_subcommand("plant-leak", "")->group("")->callback([&exit_code] { exit_code = proof::run_planted_leak(); });
+  CLI::App* planted = node.add_subcommand("plant-leak", "")->group("");
+  planted->add_option("place");
+  planted->callback([&exit_code] { exit_code = proof::run_planted_leak(); });
 }
 
 }  // namespace tie::cli
