@@ -4,6 +4,8 @@
   engine   bones alone, against those limits
   peers    the same model file through llama-cpp-python (built on first use: minutes), flash attention on and off, interleaved with ours
   path     first token and throughput through the whole private path against the engine alone; CPU time per request pair
+  cache    a conversation's cache on one core: kvxfer against memcpy, sealing and opening against `openssl speed`, cache_stored's answer times
+  ranks    two rank processes, and two pipeline stages, against two threads in one process
   recycle  N recycles of an idle node: busy to ready
 
 Absolute times hold for one machine and one moment; ratios and fractions within one run are what to compare. Runs with foreign load over 3 % say so.
@@ -203,6 +205,17 @@ def bench_path(options):
     return {"path": {"engine_alone": {"first": alone_first, "clients_8": alone}, "first": firsts, "clients_8": loads}}
 
 
+def bench_ranks(options):
+    command = [BIN / "ranks_bench", "--gguf", MODEL, "--ranks", str(THREADS), "--repeat", str(max(options.repeat, 5))]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = {line["grid"]: line for line in map(json.loads, text.splitlines())}
+    base = found["threads"]
+    rows = [[name, f"{v['decode_tok_s']:.0f}", f"{v['decode_tok_s'] / base['decode_tok_s']:.2f}", f"{v['prefill_tok_s']:.0f}",
+             f"{v['prefill_tok_s'] / base['prefill_tok_s']:.2f}"] for name, v in found.items()]
+    table(f"{THREADS} ranks of one thread against {THREADS} threads (SmolLM2 135M)", ["grid", "decode tok/s", "of threads", "prefill tok/s", "of threads"], rows)
+    return {"ranks": found}
+
+
 def bench_recycle(options):
     import support
 
@@ -219,7 +232,37 @@ def bench_recycle(options):
     return {"recycle_ms": {"p50": statistics.median(times), "p95": p95, "max": times[-1], "count": len(times)}}
 
 
-BENCHES = {"limits": bench_limits, "engine": bench_engine, "peers": bench_peers, "path": bench_path, "recycle": bench_recycle}
+
+# ---- a conversation's cache ----
+
+
+def openssl_speed(block_bytes, seconds=2):
+    """GB/s of AES-256-GCM on one core; None where the command is missing."""
+    try:
+        text = subprocess.run(["openssl", "speed", "-evp", "aes-256-gcm", "-bytes", str(block_bytes), "-seconds", str(seconds)], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return float(re.search(r"^AES-256-GCM\s+([\d.]+)k", text, re.MULTILINE).group(1)) * 1000 / 1e9
+
+
+def bench_cache(options):
+    lines = subprocess.run([BIN / "cache_bench", "--repeat", str(3 * options.repeat)], check=True, capture_output=True, text=True).stdout
+    figures = {line.pop("name"): line for line in map(json.loads, lines.splitlines())}
+    copies = [[name, f"{f['gb_per_s']:.2f} GB/s", f"{f['memcpy_gb_per_s']:.2f} GB/s", f"{100 * f['ratio']:.0f} %"] for name, f in figures.items() if "memcpy_gb_per_s" in f]
+    table("kvxfer, one core, against memcpy over the same kind of memory", ["figure", "kvxfer", "memcpy", "kvxfer against memcpy"], copies)
+    rows = []
+    for name, f in figures.items():
+        if "libcrypto_gb_per_s" not in f:
+            continue
+        f["openssl_speed_gb_per_s"] = speed = openssl_speed(int(f["block_bytes"]))
+        rows.append([name, f"{f['gb_per_s']:.2f} GB/s", f"{f['ms_per_mb']:.2f}", f"{100 * f['ratio']:.0f} %", f"{100 * f['gb_per_s'] / speed:.0f} %" if speed else "no openssl"])
+    table("EnsembleWarden, AES-256-GCM, blocks of 369 kB, one core", ["figure", "rate", "ms a MB", "of libcrypto, same memory", "of `openssl speed`"], rows)
+    rows = [[name, f"{f['held']:.0f} of {f['entries']:.0f}", *(f"{f[k]:.3f}" for k in ("put_p50_ms", "put_p99_ms", "get_p50_ms", "get_p99_ms", "copy_p50_ms"))] for name, f in figures.items() if "held" in f]
+    table("cache_stored in a process of its own, ms", ["entries", "held", "put p50", "put p99", "get p50", "get p99", "copy p50"], rows)
+    return {"cache": figures}
+
+
+BENCHES = {"limits": bench_limits, "engine": bench_engine, "peers": bench_peers, "path": bench_path, "ranks": bench_ranks, "cache": bench_cache, "recycle": bench_recycle}
 
 
 def main():
