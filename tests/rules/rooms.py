@@ -35,18 +35,20 @@ ROOMS = {
     "request/cloud_app/constraints": {"base", "proto", "text", "request/cloud_app"},
     "request/cloud_app": {"base", "os", "crypto", "proto", "text", "request/frame_link", "request/cloud_app/delta_padding", "request/cloud_app/constraints", "cache/kvxfer", "cache/ensemble_warden", "cache/store",
                           "cache/prefix"},  # system_prompts.h alone
-    "supervision/model_owner": {"base", "os", "crypto", "proto", "inference/bones", "model_files", "text", "cache/prefix"},
+    "supervision/model_owner": {"base", "os", "crypto", "proto", "inference/bones", "model_files", "text", "cache/prefix", "supervision/signed_assets"},
     "supervision/rpc": {"base", "os"},
     "supervision/stateless_proof": {"base", "os"},
+    "supervision/signed_assets": {"base", "os", "crypto"},
     "supervision/gpuhealthd": {"base", "os", "proto", "supervision/rpc"},
     "supervision/status_probe": {"base", "os", "proto", "supervision/rpc"},
     "supervision/controllerd": {"base", "os", "proto", "supervision/rpc"},
     "supervision/launcher": {"base", "os", "crypto", "keys/tokens"},
+    "client/token_wallet": {"base", "crypto", "keys/tokens", "client/session"},
     "client/session": {"base", "crypto", "proto", "keys/attestation", "keys/tokens"},
     "client/turn_keys": {"base", "os", "crypto", "proto"},
     "client/proxy": {"base", "os", "crypto", "proto", "client/session", "client/turn_keys"},
-    "client/cli": {"base", "os", "crypto", "proto", "text", "model_files", "model_import", "inference/bones", "keys/attestation", "keys/tokens", "keys/token_issuer", "client/session", "client/turn_keys", "client/proxy",
-                   "supervision/launcher", "supervision/rpc", "supervision/stateless_proof", "supervision/model_owner", "cache/prefix", "request/cloud_app/constraints"},
+    "client/cli": {"base", "os", "crypto", "proto", "text", "model_files", "model_import", "inference/bones", "keys/attestation", "keys/tokens", "keys/token_issuer", "client/token_wallet", "client/session", "client/turn_keys", "client/proxy",
+                   "supervision/launcher", "supervision/rpc", "supervision/stateless_proof", "supervision/signed_assets", "supervision/model_owner", "cache/prefix", "request/cloud_app/constraints"},
 }
 
 # Symbols (substrings of demangled names) that must not be in a finished program, and ones that must (so that the check can fail).

@@ -1,7 +1,7 @@
 // What a decoder-only transformer of this product is made of: sizes and the few choices in which the supported families
 // differ. Plain data, filled by model/architecture.cc from a file's metadata and checked again when a packed image is
 // attached; read by the engine for its limits. Source: the public model descriptions (Llama, Mistral, Qwen2, Qwen3,
-// Gemma 2, Gemma 3, Phi-3) and the GGUF metadata names.
+// Gemma 2, Gemma 3, Phi-3, Mixtral, Qwen3-MoE) and the GGUF metadata names.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -31,6 +31,8 @@ inline constexpr uint32_t kMaxLayers = 512;
 inline constexpr uint32_t kMaxHeads = 512;
 inline constexpr uint32_t kMaxHeadDim = 512;
 inline constexpr uint32_t kMaxWidth = 1u << 17;  // embedding and feed-forward width
+inline constexpr uint32_t kMaxExperts = 1024;
+inline constexpr uint32_t kMaxExpertsUsed = 64;
 inline constexpr uint32_t kMaxVocab = 1u << 21;
 inline constexpr uint32_t kMaxContext = 1u << 24;
 
@@ -59,6 +61,9 @@ struct ModelConfig {
   uint32_t post_norms = 0;       // 1: RMS norm after attention and after the feed-forward, before the residual (Gemma)
   uint32_t tied_embeddings = 0;  // 1: the output head is the embedding
   uint32_t qkv_bias = 0;         // 1: q, k and v have a bias
+  uint32_t n_experts = 0;        // 0: an ordinary feed-forward; else n_ff is one expert's width
+  uint32_t n_experts_used = 0;   // of each row
+  uint32_t normalise_experts = 0;  // 1: the weights of a row's experts are scaled to a sum of 1
   RopeConfig rope_global;
   RopeConfig rope_local;  // used by local layers of Gemma 3; elsewhere equal to rope_global
 

@@ -20,13 +20,13 @@ namespace tie::bones {
 
 class ThreadPool;
 
-inline constexpr uint32_t kImageVersion = 2;
+inline constexpr uint32_t kImageVersion = 4;
 inline constexpr size_t kImageAlignment = 64;
 
 // How the elements of a packed tensor lie in memory; kernels/tile.h describes each.
 enum class Packing : uint32_t {
   kVector = 0,  // float32 values, in order (norms, biases, rope factors)
-  kTileQ4 = 1,  // 4-bit codes, scale and minimum per 32: from Q4_0, Q4_1, Q4_K
+  kTileQ4 = 1,  // 4-bit codes, integer scale and minimum per 32, unit per column: from Q4_0, Q4_1, Q4_K
   kTileQ5 = 2,  // 5-bit codes, scale and minimum per 32: from Q5_0, Q5_1, Q5_K
   kTileQ6 = 3,  // 6-bit codes, scale per 16: from Q6_K
   kTileQ8 = 4,  // 8-bit codes, scale per 32: from Q8_0
@@ -56,6 +56,10 @@ enum class Role : uint32_t {
   kUp,
   kDown,
   kPostFfnNorm,
+  kRouter,  // of a mixture of experts; the next three hold all experts' matrices, one below the other
+  kExpertGates,
+  kExpertUps,
+  kExpertDowns,
 };
 const char* role_name(Role role);
 

@@ -29,6 +29,7 @@ constexpr Family kFamilies[] = {
     {"mistral", true, Activation::kSilu, false, false, false, false, 0, 0.0f, 0},
     {"qwen2", false, Activation::kSilu, false, false, false, false, 0, 0.0f, 0},
     {"qwen3", false, Activation::kSilu, true, false, false, false, 0, 0.0f, 0},
+    {"qwen3moe", false, Activation::kSilu, true, false, false, false, 0, 0.0f, 0},
     {"gemma2", false, Activation::kGeluTanh, false, true, true, false, 2, 0.0f, 46},
     {"gemma3", false, Activation::kGeluTanh, true, true, true, false, 6, 10000.0f, 62},
     {"phi3", false, Activation::kSilu, false, false, false, true, 0, 0.0f, 0},
@@ -63,6 +64,9 @@ class Keys {
     if (!std::isfinite(value)) return fail(Code::kCorrupt, prefix_ + key + " is not a finite number");
     return static_cast<float>(value);
   }
+  Result<bool> flag_or(const char* key, bool otherwise) const {
+    return has(key) ? file_.get_bool(prefix_ + key) : Result<bool>(otherwise);
+  }
   Result<std::string> text_or(const char* key, const char* otherwise) const {
     if (!has(key)) return std::string(otherwise);
     TIE_TRY(const std::string_view value, file_.get_string(prefix_ + key));
@@ -93,6 +97,17 @@ Result<void> read_sizes(const Keys& keys, ModelConfig& c) {
   return {};
 }
 
+// Of a mixture of experts: how many there are and are asked. The file's other feed-forward width is of no layer then.
+Result<void> read_experts(const Keys& keys, ModelConfig& c) {
+  TIE_TRY(c.n_experts, keys.integer_or("expert_count", kMaxExperts, 0));
+  if (c.n_experts == 0) return {};
+  TIE_TRY(c.n_experts_used, keys.integer("expert_used_count", kMaxExpertsUsed));
+  TIE_TRY(c.n_ff, keys.integer_or("expert_feed_forward_length", kMaxWidth, c.n_ff));
+  TIE_TRY(const bool normalised, keys.flag_or("expert_weights_norm", true));
+  c.normalise_experts = normalised;
+  return {};
+}
+
 Result<void> read_rope(const Keys& keys, const Family& family, ModelConfig& c) {
   RopeConfig& rope = c.rope_global;
   TIE_TRY(rope.base, keys.number_or("rope.freq_base", family.local_rope_base > 0 ? 1e6f : 10000.0f));
@@ -101,6 +116,8 @@ Result<void> read_rope(const Keys& keys, const Family& family, ModelConfig& c) {
   TIE_TRY(rope.original_context,
           keys.integer_or("rope.scaling.original_context_length", kMaxContext, c.context_length));
   TIE_TRY(rope.attention_factor, keys.number_or("rope.scaling.attn_factor", 1.0f));
+  TIE_TRY(rope.yarn_beta_fast, keys.number_or("rope.scaling.yarn_beta_fast", rope.yarn_beta_fast));
+  TIE_TRY(rope.yarn_beta_slow, keys.number_or("rope.scaling.yarn_beta_slow", rope.yarn_beta_slow));
   if (kind == "linear")
     rope.scaling = RopeScaling::kLinear;
   else if (kind == "yarn")
@@ -114,6 +131,22 @@ Result<void> read_rope(const Keys& keys, const Family& family, ModelConfig& c) {
     c.rope_local = RopeConfig{};
     TIE_TRY(c.rope_local.base, keys.number_or("rope.freq_base_swa", family.local_rope_base));
   }
+  return {};
+}
+
+// `tie.sliding_pattern` (written by model_import) gives any family a window; without it only those that always have
+// one.
+Result<void> read_window(const Gguf& file, const Keys& keys, const Family& family, ModelConfig& c) {
+  constexpr const char* kPattern = "tie.sliding_pattern";
+  c.sliding_pattern = family.sliding_pattern;
+  if (file.metadata().contains(kPattern)) {
+    TIE_TRY(const uint64_t pattern, file.get_u64(kPattern));
+    if (pattern > kMaxLayers) return fail(Code::kCorrupt, "tie.sliding_pattern is out of range");
+    c.sliding_pattern = static_cast<uint32_t>(pattern);
+  } else if (family.sliding_pattern == 0) {
+    return {};
+  }
+  TIE_TRY(c.sliding_window, keys.integer_or("attention.sliding_window", kMaxContext, 0));
   return {};
 }
 
@@ -144,6 +177,19 @@ class Collector {
     const bool rotated = family_.interleaved_rope &&
                          (role == Role::kQ || role == Role::kK || role == Role::kQBias || role == Role::kKBias);
     out.push_back({role, layer, tensor, n, k, first_row, rotated ? c_.head_dim : 0});
+    used_.insert(tensor->name);
+    return {};
+  }
+
+  // The matrices of all experts, one below the other.
+  Result<void> add_experts(Role role, uint32_t layer, const std::string& name, uint32_t n, uint32_t k) {
+    const GgufTensor* tensor = file_.find_tensor(name);
+    if (!tensor) return fail(Code::kCorrupt, "tensor " + name + " is missing");
+    if (tensor_type_unusable(*tensor))
+      return fail(Code::kUnsupportedFeature, "tensor " + name + " has an element type that is not supported");
+    if (tensor->dims != std::vector<uint64_t>{k, n, c_.n_experts})
+      return fail(Code::kCorrupt, "tensor " + name + " does not have the shape that the metadata demands");
+    out.push_back({role, layer, tensor, n * c_.n_experts, k});
     used_.insert(tensor->name);
     return {};
   }
@@ -217,6 +263,14 @@ Result<void> add_attention(Collector& all, const ModelConfig& c, bool fused, uin
   return {};
 }
 
+Result<void> add_experts(Collector& all, const ModelConfig& c, uint32_t i) {
+  TIE_CHECK_OK(all.add(Role::kFfnNorm, i, layer_name(i, "ffn_norm.weight"), c.n_embd, 1));
+  TIE_CHECK_OK(all.add(Role::kRouter, i, layer_name(i, "ffn_gate_inp.weight"), c.n_experts, c.n_embd));
+  TIE_CHECK_OK(all.add_experts(Role::kExpertGates, i, layer_name(i, "ffn_gate_exps.weight"), c.n_ff, c.n_embd));
+  TIE_CHECK_OK(all.add_experts(Role::kExpertUps, i, layer_name(i, "ffn_up_exps.weight"), c.n_ff, c.n_embd));
+  return all.add_experts(Role::kExpertDowns, i, layer_name(i, "ffn_down_exps.weight"), c.n_embd, c.n_ff);
+}
+
 Result<void> add_feed_forward(Collector& all, const ModelConfig& c, bool fused, uint32_t i) {
   TIE_CHECK_OK(all.add(Role::kFfnNorm, i, layer_name(i, "ffn_norm.weight"), c.n_embd, 1));
   const std::string up = layer_name(i, "ffn_up.weight");
@@ -243,6 +297,7 @@ Result<ModelConfig> config_from_gguf(const Gguf& file) {
   std::memcpy(c.architecture, family->name, std::strlen(family->name));
   const Keys keys(file, name);
   TIE_CHECK_OK(read_sizes(keys, c));
+  TIE_CHECK_OK(read_experts(keys, c));
   TIE_CHECK_OK(read_rope(keys, *family, c));
   const GgufTensor* embedding = file.find_tensor("token_embd.weight");
   if (!embedding || embedding->dims.size() != 2 || embedding->dims[1] == 0 || embedding->dims[1] > kMaxVocab)
@@ -253,11 +308,9 @@ Result<ModelConfig> config_from_gguf(const Gguf& file) {
   c.post_norms = family->post_norms;
   if (family->scaled_embeddings) c.embedding_scale = std::sqrt(static_cast<float>(c.n_embd));
   const bool wide = family->wide_scale_layers != 0 && c.n_layers == family->wide_scale_layers;
-  c.attention_scale = 1.0f / std::sqrt(static_cast<float>(wide ? c.n_embd / c.n_heads : c.head_dim));
-  if (family->sliding_pattern != 0) {
-    TIE_TRY(c.sliding_window, keys.integer_or("attention.sliding_window", kMaxContext, 0));
-    c.sliding_pattern = family->sliding_pattern;
-  }
+  const float usual_scale = 1.0f / std::sqrt(static_cast<float>(wide ? c.n_embd / c.n_heads : c.head_dim));
+  TIE_TRY(c.attention_scale, keys.number_or("attention.scale", usual_scale));
+  TIE_CHECK_OK(read_window(file, keys, *family, c));
   return c;
 }
 
@@ -275,7 +328,7 @@ Result<std::vector<TensorSource>> tensors_from_gguf(const Gguf& file, ModelConfi
   if (all.has(factors)) TIE_CHECK_OK(all.add(Role::kRopeFactors, 0, factors, config.rope_dim / 2, 1));
   for (uint32_t i = 0; i < config.n_layers; ++i) {
     TIE_CHECK_OK(add_attention(all, config, family->fused, i));
-    TIE_CHECK_OK(add_feed_forward(all, config, family->fused, i));
+    TIE_CHECK_OK(config.n_experts ? add_experts(all, config, i) : add_feed_forward(all, config, family->fused, i));
   }
   TIE_CHECK_OK(all.refuse_leftovers());
   return std::move(all.out);

@@ -190,8 +190,63 @@ class Pass {
                    w.post_attention_norm);
   }
 
+  // Small batches are routed by one thread, which saves a barrier.
+  void choose_experts(const ExpertWeights& w, const Activations& in) {
+    ExpertSpace& space = s_.experts;
+    const LinearTarget router{w.router, space.router_logits(), space.router_stride()};
+    linear(k_, {&router, 1}, in, thread_, n_threads_, scratch().matmul);
+    barrier();
+    const bool alone = rows_ <= 16;
+    if (!alone) {
+      space.route(c_, share(rows_, thread_), share(rows_, thread_ + 1));
+      barrier();
+    }
+    if (thread_ == 0) {
+      if (alone) space.route(c_, 0, rows_);
+      space.group(c_, rows_, s_.want_codes, s_.want_f32);
+    }
+    barrier();
+  }
+
+  // Each thread prepares the inputs of every n-th expert, then all share each expert's columns, beginning at different
+  // ones so that the rounding of shares evens out.
+  bool expert_feed_forward(const LayerWeights& w) {
+    const Activations& in = normed_input(w.ffn_norm);
+    choose_experts(w.experts, in);
+    auto& groups = s_.experts.groups();
+    const bool one_row = rows_ == 1;
+    for (uint32_t g = thread_; !one_row && g < groups.size(); g += n_threads_) {
+      for (uint32_t i = 0; i < groups[g].n_rows; ++i) {
+        const uint32_t slot = groups[g].first_slot + i;
+        std::memcpy(s_.experts.gathered(slot), ws_.x + size_t{s_.experts.row_of(slot)} * c_.n_embd,
+                    c_.n_embd * sizeof(float));
+      }
+      norm_quantize(k_, s_.experts.gathered(groups[g].first_slot), c_.n_embd, w.ffn_norm, c_.norm_epsilon, groups[g].in,
+                    0, 1, scratch());
+    }
+    if (!one_row) barrier();
+    for (uint32_t g = 0; g < groups.size(); ++g) {
+      const uint32_t e = groups[g].expert;
+      gated(k_, expert_matrix(w.experts.gate, e, c_.n_experts), expert_matrix(w.experts.up, e, c_.n_experts),
+            c_.activation == Activation::kGeluTanh, one_row ? in : groups[g].in, groups[g].ffn,
+            (thread_ + g) % n_threads_, n_threads_, scratch());
+    }
+    barrier();
+    for (uint32_t g = 0; g < groups.size(); ++g) {
+      const LinearTarget down{expert_matrix(w.experts.down, groups[g].expert, c_.n_experts),
+                              s_.experts.output(groups[g].first_slot), c_.n_embd};
+      linear(k_, {&down, 1}, groups[g].ffn, (thread_ + g) % n_threads_, n_threads_, scratch().matmul);
+    }
+    barrier();
+    for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row)
+      s_.experts.combine(c_, row, ws_.x + size_t{row} * c_.n_embd);
+    barrier();
+    return true;
+  }
+
   bool feed_forward(uint32_t layer) {
     const LayerWeights& w = s_.layers[layer];
+    if (w.experts.router.n != 0) return expert_feed_forward(w);
     gated(k_, w.gate, w.up, c_.activation == Activation::kGeluTanh, normed_input(w.ffn_norm), ws_.ffn_acts, thread_,
           n_threads_, scratch());
     barrier();
@@ -231,14 +286,6 @@ class Pass {
   const uint32_t thread_, n_threads_, rows_;
 };
 
-namespace {
-
-bool is_float(const PackedMatrix& w) {
-  return !is_quantised(w.packing);
-}
-
-}  // namespace
-
 bool Model::State::run(const Batch& batch, const KvPool& kv) {
   const uint32_t stages = options.ranks ? options.ranks->place().stages : 1;
   const uint32_t n_parts = std::min(stages, static_cast<uint32_t>(batch.tokens.size()));
@@ -260,14 +307,10 @@ bool Model::State::run_part(const Batch& batch, const KvPool& kv, PartPlace plac
     }
   }
   for (uint32_t i = 0; i < config.n_layers; ++i) ws.next_item[size_t{i} * 16].store(0, std::memory_order_relaxed);
-  bool floats = is_float(output), codes = !is_float(output);
-  shape_activations(ws.head_acts, static_cast<uint32_t>(batch.logit_rows.size()), codes, floats);
-  floats = codes = false;
-  for (const LayerWeights& w : layers)
-    for (const PackedMatrix* m : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down})
-      (is_float(*m) ? floats : codes) = true;
+  const bool codes = is_quantised(output.packing);
+  shape_activations(ws.head_acts, static_cast<uint32_t>(batch.logit_rows.size()), codes, !codes);
   for (Activations* acts : {&ws.in_acts, &ws.attention_acts, &ws.ffn_acts})
-    shape_activations(*acts, rows, codes, floats);
+    shape_activations(*acts, rows, want_codes, want_f32);
   const bool split = plan_attention(ws, config, batch, options.pool->size());
   std::atomic<bool> complete{true};
   auto body = [&](uint32_t thread) {

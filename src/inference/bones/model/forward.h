@@ -6,6 +6,7 @@
 #include "inference/bones/communicator/communicator.h"
 #include "inference/bones/kernels/kernel_set.h"
 #include "inference/bones/model.h"
+#include "inference/bones/model/experts.h"
 #include "inference/bones/model/micro_batch.h"
 #include "inference/bones/ops/rope.h"
 #include "inference/bones/ops/workspace.h"
@@ -14,6 +15,7 @@ namespace tie::bones {
 
 struct LayerWeights {
   PackedMatrix q, k, v, o, gate, up, down;
+  ExpertWeights experts;
   const float *attention_norm = nullptr, *ffn_norm = nullptr, *post_attention_norm = nullptr, *post_ffn_norm = nullptr;
   const float *q_norm = nullptr, *k_norm = nullptr, *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;
 };
@@ -29,6 +31,8 @@ struct Model::State {
   std::vector<LayerWeights> layers;
   RopeFrequencies rope[2];  // global, local
   Workspace ws;
+  ExpertSpace experts;
+  bool want_codes = false, want_f32 = false;  // what the layers' matrices take as inputs
   MicroBatches parts;
   float* logits = nullptr;  // of the whole vocabulary
   size_t logits_stride = 0;

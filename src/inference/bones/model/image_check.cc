@@ -49,9 +49,16 @@ Shape shape_of(const ModelConfig& c, Role role) {
       return {c.post_norms ? c.n_embd : 0, 1};
     case Role::kGate:
     case Role::kUp:
-      return {c.n_ff, c.n_embd};
+      return {c.n_experts ? 0 : c.n_ff, c.n_embd};
     case Role::kDown:
-      return {c.n_embd, c.n_ff};
+      return {c.n_experts ? 0 : c.n_embd, c.n_ff};
+    case Role::kRouter:
+      return {c.n_experts, c.n_embd};
+    case Role::kExpertGates:
+    case Role::kExpertUps:
+      return {c.n_experts * c.n_ff, c.n_embd};
+    case Role::kExpertDowns:
+      return {c.n_experts * c.n_embd, c.n_ff};
   }
   return {0, 0};
 }
@@ -72,7 +79,11 @@ constexpr Role kLayerRoles[] = {Role::kAttentionNorm,
                                 Role::kGate,
                                 Role::kUp,
                                 Role::kDown,
-                                Role::kPostFfnNorm};
+                                Role::kPostFfnNorm,
+                                Role::kRouter,
+                                Role::kExpertGates,
+                                Role::kExpertUps,
+                                Role::kExpertDowns};
 
 std::unexpected<Error> corrupt(const TensorEntry& entry, const char* what) {
   return fail(Code::kCorrupt, "weights image: tensor " + std::string(role_name(entry.role)) + " of layer " +
@@ -156,6 +167,14 @@ const char* role_name(Role role) {
       return "down";
     case Role::kPostFfnNorm:
       return "post-feed-forward norm";
+    case Role::kRouter:
+      return "router";
+    case Role::kExpertGates:
+      return "gates of the experts";
+    case Role::kExpertUps:
+      return "ups of the experts";
+    case Role::kExpertDowns:
+      return "downs of the experts";
   }
   return "unknown";
 }
@@ -182,7 +201,11 @@ Result<void> check_config(const ModelConfig& c) {
     return bad("a scale is negative or not a finite number");
   if (c.sliding_window > kMaxContext || c.sliding_pattern > kMaxLayers || c.activation > Activation::kGeluTanh)
     return bad("window or activation out of range");
-  if (!flag(c.qk_norm) || !flag(c.post_norms) || !flag(c.tied_embeddings) || !flag(c.qkv_bias))
+  if (c.n_experts > kMaxExperts || c.n_experts_used > kMaxExpertsUsed || c.n_experts_used > c.n_experts ||
+      (c.n_experts != 0) != (c.n_experts_used != 0) || (c.n_experts != 0 && c.post_norms))
+    return bad("numbers of experts out of range");
+  if (!flag(c.normalise_experts) || !flag(c.qk_norm) || !flag(c.post_norms) || !flag(c.tied_embeddings) ||
+      !flag(c.qkv_bias))
     return bad("a flag is neither 0 nor 1");
   if (!sane(c.rope_global) || !sane(c.rope_local)) return bad("rotary parameters out of range");
   return {};

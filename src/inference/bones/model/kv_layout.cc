@@ -1,7 +1,5 @@
 #include "inference/bones/kv_layout.h"
 
-#include "inference/bones/weights_image.h"
-
 namespace tie::bones {
 
 Result<KvLayout> KvLayout::for_model(const ModelConfig& config, KvType type, uint32_t block_tokens) {
@@ -12,7 +10,7 @@ Result<KvLayout> KvLayout::for_model(const ModelConfig& config, KvType type, uin
 }
 
 std::string KvLayout::layout_id_input() const {
-  std::string id = "tie-kv/" + std::to_string(kImageVersion);
+  std::string id = "tie-kv/" + std::to_string(kKvVersion);
   for (uint32_t value : {static_cast<uint32_t>(type), block_tokens, n_layers, n_kv_heads, head_dim})
     id += "/" + std::to_string(value);
   return id;

@@ -4,6 +4,7 @@
 
 #include "inference/bones/communicator/communicator.h"
 #include "inference/bones/kernels/kernel_choice.h"
+#include "inference/bones/kernels/reference/tile_access.h"
 #include "inference/bones/model/forward.h"
 
 namespace tie::bones {
@@ -29,6 +30,8 @@ LayerWeights layer_weights(const WeightsImage& image, uint32_t i) {
   w.gate = matrix(image, Role::kGate, i);
   w.up = matrix(image, Role::kUp, i);
   w.down = matrix(image, Role::kDown, i);
+  w.experts = {matrix(image, Role::kRouter, i), matrix(image, Role::kExpertGates, i),
+               matrix(image, Role::kExpertUps, i), matrix(image, Role::kExpertDowns, i)};
   w.attention_norm = vector(image, Role::kAttentionNorm, i);
   w.ffn_norm = vector(image, Role::kFfnNorm, i);
   w.post_attention_norm = vector(image, Role::kPostAttentionNorm, i);
@@ -86,10 +89,21 @@ Result<Model> Model::attach(std::span<const std::byte> image, const ModelOptions
   state->output = c.tied_embeddings ? state->embedding : matrix(state->image, Role::kOutput);
   state->output_norm = vector(state->image, Role::kOutputNorm);
   for (uint32_t i = 0; i < c.n_layers; ++i) state->layers.push_back(layer_weights(state->image, i));
+  bool folded = false;
+  for (const LayerWeights& w : state->layers)
+    for (const PackedMatrix* m : {&w.q, &w.k, &w.v, &w.o, &w.gate, &w.up, &w.down, &w.experts.router, &w.experts.gate,
+                                  &w.experts.up, &w.experts.down})
+      if (m->n != 0) {
+        (is_quantised(m->packing) ? state->want_codes : state->want_f32) = true;
+        folded = folded || m->packing == Packing::kTileQ4 || m == &w.experts.router;  // experts' inputs are grouped
+      }
   const float* factors = vector(state->image, Role::kRopeFactors);
   state->rope[0] = rope_frequencies(c.rope_global, c.rope_dim, factors);
   state->rope[1] = rope_frequencies(c.rope_local, c.rope_dim, nullptr);
-  if (!state->ws.allocate(c, options)) return fail(Code::kTooLarge, "no memory for the model's workspace");
+  if (!state->ws.allocate(c, options) || !state->experts.allocate(c, options.max_batch_rows))
+    return fail(Code::kTooLarge, "no memory for the model's workspace");
+  state->ws.set_scale_groups(folded, state->output.packing == Packing::kTileQ4);
+  state->experts.set_scale_groups(folded);
   state->logits = options.ranks ? options.ranks->logits() : state->ws.logits;
   state->logits_stride = options.ranks ? options.ranks->logits_stride() : state->ws.logits_stride;
   state->parts.reserve(options.max_sequences, options.max_logit_rows, options.max_batch_rows);

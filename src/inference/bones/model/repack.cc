@@ -1,6 +1,9 @@
 #include "inference/bones/model/repack.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "inference/bones/kernels/reference/tile_access.h"
 #include "inference/bones/kernels/tile.h"
@@ -42,11 +45,6 @@ void put_block(Packing packing, std::byte* strip, uint32_t b, uint32_t c, const 
   }
   std::byte* tile = strip + b * strip_bytes(packing, kBlock);
   put_nibbles(tile, c, block.code);
-  if (packing == Packing::kTileQ4) {
-    put_half(tile + 256 + 2 * c, block.scale[0]);
-    put_half(tile + 288 + 2 * c, block.minimum);
-    return;
-  }
   for (uint32_t i = 0; i < 32; ++i) {
     const uint32_t group = i / 4, lane = 4 * c + i % 4, up = block.code[i] >> 4;
     if (packing == Packing::kTileQ5)
@@ -61,6 +59,35 @@ void put_block(Packing packing, std::byte* strip, uint32_t b, uint32_t c, const 
     put_half(tile + 384 + 2 * c, block.scale[0]);
     put_half(tile + 416 + 2 * c, block.scale[1]);
   }
+}
+
+// What a half can hold; NaN becomes 0.
+float bounded(float f) {
+  return f == f ? std::clamp(f, -65504.0f, 65504.0f) : 0.0f;
+}
+
+int32_t folded(float f, float unit) {
+  const auto largest = static_cast<float>(kFoldedMax);
+  return unit > 0 ? static_cast<int32_t>(std::lrint(std::clamp(f / unit, -largest, largest))) : 0;
+}
+
+// A column of a Q4 strip: scales and minima (of code - 8) as integers in the smallest unit in which all of them fit.
+void put_folded_column(std::byte* strip, uint32_t c, const std::vector<QuantBlock>& blocks) {
+  auto minimum_of = [](const QuantBlock& b) { return (bounded(b.minimum) + 8 * bounded(b.scale[0])) / 8; };
+  float largest = 0;
+  for (const QuantBlock& block : blocks)
+    largest = std::max({largest, std::fabs(bounded(block.scale[0])), std::fabs(minimum_of(block))});
+  const float unit = largest / static_cast<float>(kFoldedMax);
+  std::byte* tile = strip;
+  for (const QuantBlock& block : blocks) {
+    put_nibbles(tile, c, block.code);
+    const auto scale = static_cast<int16_t>(folded(bounded(block.scale[0]), unit)),
+               minimum = static_cast<int16_t>(folded(minimum_of(block), unit));
+    std::memcpy(tile + 256 + 4 * c, &scale, 2);
+    std::memcpy(tile + 258 + 4 * c, &minimum, 2);
+    tile += kQ4TileBytes;
+  }
+  std::memcpy(tile + 4 * c, &unit, 4);
 }
 
 void put_float(Packing packing, std::byte* strip, uint32_t i, uint32_t c, const uint8_t* row, uint32_t file_i) {
@@ -106,12 +133,17 @@ void repack_strips(const TensorSource& source, uint32_t rope_dim, ByteView data,
   const auto* info = model_files::tensor_type_info(source.tensor->type);
   const uint32_t file_k = source.file_k ? source.file_k : source.k;
   const size_t row_bytes = size_t{file_k} / info->block_elements * info->block_bytes;
+  std::vector<QuantBlock> column(packing == Packing::kTileQ4 ? source.k / kBlock : 0);
   for (uint32_t s = first; s < last; ++s) {
     std::byte* strip = out + s * bytes;
     std::memset(strip, 0, bytes);
     for (uint32_t c = 0; c < kStrip && s * kStrip + c < source.n; ++c) {
       const uint8_t* row = data.data() + file_row(source, rope_dim, s * kStrip + c) * row_bytes;
-      if (is_quantised(packing))
+      if (packing == Packing::kTileQ4) {
+        for (uint32_t b = 0; b < source.k / kBlock; ++b)
+          column[b] = read_block(source.tensor->type, row, b + source.first_k / kBlock);
+        put_folded_column(strip, c, column);
+      } else if (is_quantised(packing))
         for (uint32_t b = 0; b < source.k / kBlock; ++b)
           put_block(packing, strip, b, c, read_block(source.tensor->type, row, b + source.first_k / kBlock));
       else

@@ -48,7 +48,11 @@ Result<void> cut(TensorSource& source, const ModelConfig& c, const Shard& shard)
     case Role::kPostAttentionNorm:
     case Role::kFfnNorm:
     case Role::kPostFfnNorm:
-      return {};  // every rank of the layer has the whole vector
+    case Role::kRouter:  // experts are never divided (rank_place.h): a stage has them whole
+    case Role::kExpertGates:
+    case Role::kExpertUps:
+    case Role::kExpertDowns:
+      return {};  // every rank of the layer has the whole tensor
     default:
       return fail(Code::kUnsupportedFeature,
                   "tensor " + std::string(source.tensor->name) + " cannot be divided over ranks");

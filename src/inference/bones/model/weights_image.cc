@@ -34,6 +34,10 @@ bool is_vector(Role role) {
     case Role::kGate:
     case Role::kUp:
     case Role::kDown:
+    case Role::kRouter:
+    case Role::kExpertGates:
+    case Role::kExpertUps:
+    case Role::kExpertDowns:
       return false;
     default:
       return true;

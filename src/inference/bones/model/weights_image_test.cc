@@ -78,9 +78,11 @@ TEST(WeightsImage, EveryWeightSurvivesPacking) {
           const QuantBlock block = read_block(type, source, i / 32);
           const int offset = type == TensorType::kQ6_K ? 32 : type == TensorType::kQ8_0 ? 128 : 0;
           expected = static_cast<double>(block.scale[i % 32 / 16]) * (block.code[i % 32] - offset) + block.minimum;
-          // Scales and minima of the K kinds are products, rounded to half here: 2^-11 of each term.
+          // Scales and minima of the K kinds are products, rounded to half here: 2^-11 of each term. Four-bit kinds get
+          // integers in units of the column's largest scale / 8191: half a unit off, times up to 8, and as much again.
           slack = std::abs(block.scale[i % 32 / 16] * (block.code[i % 32] - offset)) / 2048.0 +
                   std::abs(block.minimum) / 2048.0 + 1e-6;
+          if (entry->packing == Packing::kTileQ4) slack = 8.01 * folded_unit(attached->data(*entry) + n / 16 * strip_bytes(entry->packing, 256), 256, n % 16);
         }
         ASSERT_NEAR(row[i], expected, slack) << static_cast<int>(type) << " " << n << " " << i;
       }

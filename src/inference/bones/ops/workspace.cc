@@ -31,11 +31,25 @@ Activations take_activations(Arena& arena, uint32_t max_rows, uint32_t k) {
   a.codes = arena.take<int8_t>(rows * k);
   a.scale = arena.take<float>(rows * per_row);
   a.sum = arena.take<float>(rows * per_row);
+  a.start4 = arena.take<int32_t>(rows * per_row);
   a.neg128 = arena.take<int32_t>(rows * per_row);
   a.neg32 = arena.take<int32_t>(rows * per_row * 2);
   a.f32 = arena.take<float>(rows * k);
   a.f32_stride = k;
   return a;
+}
+
+Activations rows_from(const Activations& all, size_t first) {
+  Activations part = all;
+  const size_t blocks = first * all.blocks();
+  part.codes += first * all.k;
+  part.scale += blocks;
+  part.sum += blocks;
+  part.start4 += blocks;
+  part.neg128 += blocks;
+  part.neg32 += 2 * blocks;
+  part.f32 += first * all.f32_stride;
+  return part;
 }
 
 void Workspace::lay_out(const ModelConfig& c, uint32_t n_threads) {
@@ -67,12 +81,13 @@ void Workspace::lay_out(const ModelConfig& c, uint32_t n_threads) {
   for (ThreadScratch& t : threads) {
     t.matmul = arena.take<std::byte>(matmul_scratch_bytes(widest));
     t.row_scale = arena.take<float>(std::max(rows, size_t{max_logit_rows}));
-    t.gate = arena.take<float>(std::max<size_t>(rows * 32, kGateFloats));
-    t.up = arena.take<float>(std::max<size_t>(rows * 32, kGateFloats));
+    t.gate = arena.take<float>(std::max<size_t>(rows * 32 * kScaleBlocks, kGateFloats));
+    t.up = arena.take<float>(std::max<size_t>(rows * 32 * kScaleBlocks, kGateFloats));
     t.in_acts = take_activations(arena, kSmallBatchRows, c.n_embd);
     t.attention_acts = take_activations(arena, kSmallBatchRows, static_cast<uint32_t>(nq));
-    t.queries = arena.take<std::byte>(attention_scratch_bytes(c.head_dim));
-    for (float*& buffer : t.attention) buffer = arena.take<float>(size_t{kAttentionRows} * c.head_dim);
+    t.queries = arena.take<std::byte>(kItemTiles * attention_scratch_bytes(c.head_dim));
+    t.block = arena.take<float>(size_t{kAttentionRows} * c.head_dim);
+    t.totals = arena.take<float>(size_t{kItemTiles} * kAttentionRows * c.head_dim);
   }
 }
 
@@ -88,6 +103,13 @@ bool Workspace::allocate(const ModelConfig& config, const ModelOptions& options)
   const size_t per_head = (size_t{max_rows} * group) / kAttentionRows + std::min(options.max_sequences, max_rows);
   items.reserve(per_head * config.n_kv_heads + 1);
   return true;
+}
+
+void Workspace::set_scale_groups(bool layers_folded, bool head_folded) {
+  const uint32_t layers = layers_folded ? kScaleBlocks : 1;
+  for (Activations* acts : {&in_acts, &attention_acts, &ffn_acts}) acts->group = layers;
+  for (ThreadScratch& t : threads) t.in_acts.group = t.attention_acts.group = layers;
+  head_acts.group = head_folded ? kScaleBlocks : 1;
 }
 
 }  // namespace tie::bones

@@ -37,13 +37,17 @@ class Arena {
 // Buffers of an Activations for up to `max_rows` rows of k inputs.
 Activations take_activations(Arena& arena, uint32_t max_rows, uint32_t k);
 
+// The part of `all` that starts at row `first` (a multiple of its tiles' rows): a batch of its own.
+Activations rows_from(const Activations& all, size_t first);
+
 struct ThreadScratch {
   std::byte* matmul = nullptr;
   float* row_scale = nullptr;  // [max_rows]
   float* gate = nullptr;       // [rows][columns of a run]
   float* up = nullptr;
-  float* attention[2] = {};             // [8][head_dim] each
-  std::byte* queries = nullptr;         // attention_scratch_bytes
+  float* block = nullptr;               // [8][head_dim]: one key block of one tile
+  float* totals = nullptr;              // [kItemTiles][8][head_dim]
+  std::byte* queries = nullptr;         // [kItemTiles] attention_scratch_bytes
   Activations in_acts, attention_acts;  // of a small batch, which every thread quantises for itself
 };
 
@@ -53,7 +57,9 @@ inline constexpr uint32_t kGateColumns = 128;     // widest run of gate columns 
 inline constexpr uint32_t kGateFloats = 4096;     // and the most outputs of a small batch
 inline constexpr uint32_t kSplitPartials = 1024;  // key blocks that a long decode may spread over threads
 
-// What attention works through: rows [first_row, ...) of one sequence and one kv head, up to 8 (row, head) pairs.
+// What attention works through: rows of one sequence and one kv head, as (row, head) pairs: up to 8 of a decode step,
+// up to kItemTiles times 8 of a prompt, which then share what they read of the cache.
+inline constexpr uint32_t kItemTiles = 8;
 struct AttentionItem {
   uint32_t sequence, kv_head, first_pair,
       n_pairs;             // pair p: row p / group of the sequence, head p % group of the kv head
@@ -85,6 +91,9 @@ struct Workspace {
 
   // False: no memory.
   bool allocate(const ModelConfig& config, const ModelOptions& options);
+
+  // One activation scale for each group of blocks where a product needs it (Q4 weights), else one for each block.
+  void set_scale_groups(bool layers_folded, bool head_folded);
 
  private:
   void lay_out(const ModelConfig& config, uint32_t n_threads);

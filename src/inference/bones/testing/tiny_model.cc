@@ -143,6 +143,11 @@ void write_sizes(GgufWriter& out, const TinyModelOptions& o) {
   out.u32(a + "attention.value_length", o.head_dim);
   out.f32(a + "attention.layer_norm_rms_epsilon", 1e-5f);
   out.f32(a + "rope.freq_base", 10000.0f);
+  if (o.architecture == "qwen3moe") {
+    out.u32(a + "expert_count", o.n_experts);
+    out.u32(a + "expert_used_count", o.n_experts_used);
+    out.u32(a + "expert_feed_forward_length", o.n_ff);
+  }
   if (o.architecture.starts_with("gemma")) out.u32(a + "attention.sliding_window", o.sliding_window);
   if (o.architecture == "gemma2") {
     out.f32(a + "attn_logit_softcapping", 50.0f);
@@ -162,6 +167,14 @@ class TensorWriter {
   void matrix(const std::string& name, uint32_t n, uint32_t k) {
     out_.tensor(name + ".weight", o_.weights, {k, n},
                 random_.matrix(o_.weights, n, k, 1.5f / std::sqrt(static_cast<float>(k))));
+  }
+  void experts(const std::string& name, uint32_t n, uint32_t k) {
+    out_.tensor(name + ".weight", o_.weights, {k, n, o_.n_experts},
+                random_.matrix(o_.weights, size_t{n} * o_.n_experts, k, 1.5f / std::sqrt(static_cast<float>(k))));
+  }
+  void router(const std::string& name) {
+    out_.tensor(name + ".weight", TensorType::kF32, {o_.n_embd, o_.n_experts},
+                random_.floats(size_t{o_.n_experts} * o_.n_embd, 0.0f, 0.2f));
   }
   void embedding(const std::string& name) {
     out_.tensor(name + ".weight", o_.embedding, {o_.n_embd, o_.n_vocab},
@@ -193,11 +206,18 @@ void write_layer(TensorWriter& out, const TinyModelOptions& o, uint32_t layer) {
     out.matrix(p + "attn_v", nkv, o.n_embd);
   }
   if (o.architecture == "qwen2") out.bias(p + "attn_q", nq), out.bias(p + "attn_k", nkv), out.bias(p + "attn_v", nkv);
-  if (o.architecture == "qwen3" || o.architecture == "gemma3")
+  if (o.architecture.starts_with("qwen3") || o.architecture == "gemma3")
     out.norm(p + "attn_q_norm", o.head_dim), out.norm(p + "attn_k_norm", o.head_dim);
   out.matrix(p + "attn_output", o.n_embd, nq);
   if (gemma) out.norm(p + "post_attention_norm", o.n_embd), out.norm(p + "post_ffw_norm", o.n_embd);
   out.norm(p + "ffn_norm", o.n_embd);
+  if (o.architecture == "qwen3moe") {
+    out.router(p + "ffn_gate_inp");
+    out.experts(p + "ffn_gate_exps", o.n_ff, o.n_embd);
+    out.experts(p + "ffn_up_exps", o.n_ff, o.n_embd);
+    out.experts(p + "ffn_down_exps", o.n_embd, o.n_ff);
+    return;
+  }
   if (!fused) out.matrix(p + "ffn_gate", o.n_ff, o.n_embd);
   out.matrix(p + "ffn_up", fused ? 2 * o.n_ff : o.n_ff, o.n_embd);
   out.matrix(p + "ffn_down", o.n_embd, o.n_ff);

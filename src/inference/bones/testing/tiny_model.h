@@ -11,10 +11,12 @@
 namespace tie::bones::testing {
 
 struct TinyModelOptions {
-  std::string architecture = "llama";  // llama, qwen2, qwen3, gemma2, gemma3, phi3
+  std::string architecture = "llama";  // llama, qwen2, qwen3, qwen3moe, gemma2, gemma3, phi3
   uint32_t n_layers = 2;
   uint32_t n_embd = 64;
   uint32_t n_ff = 96;
+  uint32_t n_experts = 5;  // qwen3moe only; n_ff is one expert's width
+  uint32_t n_experts_used = 2;
   uint32_t n_heads = 4;
   uint32_t n_kv_heads = 2;
   uint32_t head_dim = 16;
