@@ -110,7 +110,7 @@ class Place:
 
 
 @contextlib.contextmanager
-def real_node():
+def real_node(*flags):
     """`tie model add` and `tie up --detach` on free ports; everything in a folder that goes away."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="tie-e2e-"))
     memory = pathlib.Path(tempfile.mkdtemp(prefix="tie-e2e-", dir="/dev/shm"))  # a node keeps its state in memory only
@@ -121,7 +121,7 @@ def real_node():
     try:
         subprocess.run([str(tie_program()), "model", "add", str(model_file()), "--name", MODEL], check=True, env=environment, capture_output=True, timeout=60)
         up = subprocess.run(
-            [str(tie_program()), "up", "--detach", "--run-dir", str(run_dir), "--assets", str(assets), "--listen", place.node, "--proxy", f"127.0.0.1:{proxy_port}"],
+            [str(tie_program()), "up", "--detach", "--run-dir", str(run_dir), "--assets", str(assets), "--listen", place.node, "--proxy", f"127.0.0.1:{proxy_port}", *map(str, flags)],
             capture_output=True, text=True, timeout=120, env=environment)
         assert up.returncode == 0, f"tie up failed:\n{up.stdout}\n{up.stderr}"
         wait_for_port(proxy_port)

@@ -14,7 +14,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("TIE_BUILD_DIR", ROOT / "build/release"))
 HELPERS = BUILD / "test_helpers"
-PROGRAMS = ["key_protectiond", "gpuhealthd", "tie-model-owner", "cloudboardd", "workload_servicesd", "afm-runtime", "tie-status-probe", "tie-controllerd",
+PROGRAMS = ["key_protectiond", "gpuhealthd", "tie-model-owner", "cache_stored", "cloudboardd", "workload_servicesd", "afm-runtime", "tie-status-probe", "tie-controllerd",
             "cb_jobhelper", "tie-cloud-app"]
 MODEL = "model-one"
 

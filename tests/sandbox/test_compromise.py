@@ -49,11 +49,12 @@ class Field:
     def words(self, attack, victim, other_pid):
         """What the attacker is told: the harness is generous, a real attacker would have to guess."""
         run, assets = self.node.run, self.node.assets
-        own = {"cb_jobhelper": {"cb_jobhelper", "tie_cloud_app", "wsd-decap"}, "tie-cloud-app": {"tie_cloud_app", "runtime"}, "afm-runtime": {"runtime", "probe", "owner"},
-               "cloudboardd": {"cloudboard-control", "cb_jobhelper", "wsd-authorize", "wsd-claims"}}[victim]
+        own = {"cb_jobhelper": {"cb_jobhelper", "tie_cloud_app", "wsd-decap"}, "tie-cloud-app": {"tie_cloud_app", "runtime", "kvxfer"},
+               "afm-runtime": {"runtime", "probe", "kvxfer", "owner"},
+               "cloudboardd": {"cloudboard-control", "cb_jobhelper", "wsd-authorize", "wsd-claims", "cache"}}[victim]
         sockets = {name: self.node.socket(name) for name in ("owner", "kps", "wsd-decap", "wsd-authorize", "wsd-claims", "controller", "gpuhealth",
-                                                              "cloudboard-control", "cb_jobhelper", "tie_cloud_app")}
-        sockets |= {name: self.node.model_socket(name) for name in ("runtime", "probe")}
+                                                              "cloudboard-control", "cb_jobhelper", "tie_cloud_app", "cache")}
+        sockets |= {name: self.node.model_socket(name) for name in ("runtime", "probe", "kvxfer")}
         return {
             "read_memory_file": str(other_pid), "read_environment_of": str(other_pid), "trace": str(other_pid), "signal_another": str(other_pid),
             "steal_descriptor": str(other_pid), "read_memory_call": f"{other_pid} {self.other_address}",

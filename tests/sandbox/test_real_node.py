@@ -14,7 +14,7 @@ import sandbox_node
 from sandbox_node import PROGRAMS, processes_of, wait_until
 
 MODEL = "smollm2"
-DAEMONS = ["key_protectiond", "gpuhealthd", "tie-model-owner", "cloudboardd", "workload_servicesd", "afm-runtime", "tie-status-probe", "tie-controllerd"]
+DAEMONS = ["key_protectiond", "gpuhealthd", "tie-model-owner", "cache_stored", "cloudboardd", "workload_servicesd", "afm-runtime", "tie-status-probe", "tie-controllerd"]
 PER_REQUEST = ["cb_jobhelper", "tie-cloud-app"]
 HEAL_LIMIT_S = 60
 
@@ -85,12 +85,12 @@ def test_each_process_is_confined(node, program):
 def test_each_process_sees_the_sockets_of_its_edges_and_no_others(node, program):
     edges = {"key_protectiond": {"kps"}, "gpuhealthd": {"gpuhealth"}, "tie-model-owner": {"owner"},
              "cloudboardd": {"cloudboard-control", "cb_jobhelper", "wsd-authorize", "wsd-claims", "cache"},
-             "workload_servicesd": {"wsd-decap", "wsd-authorize", "wsd-claims", "kps", "cloudboard-control"}, "afm-runtime": {"runtime", "probe", "owner"},
-             "tie-status-probe": {"runtime", "probe", "owner"}, "tie-controllerd": {"controller", "cloudboard-control", "gpuhealth", "owner", "probe"},
-             "cb_jobhelper": {"tie_cloud_app", "wsd-decap"}, "tie-cloud-app": {"runtime"}}[program]
+             "workload_servicesd": {"wsd-decap", "wsd-authorize", "wsd-claims", "kps", "cloudboard-control"}, "afm-runtime": {"runtime", "probe", "kvxfer", "owner"},
+             "tie-status-probe": {"runtime", "probe", "kvxfer", "owner"}, "cache_stored": {"cache"}, "tie-controllerd": {"controller", "cloudboard-control", "gpuhealth", "owner", "probe"},
+             "cb_jobhelper": {"tie_cloud_app", "wsd-decap"}, "tie-cloud-app": {"runtime", "kvxfer"}}[program]
     pid = wait_until(lambda: node.pids(program), what=f"a running {program}")[0]
     seen = {str(path.name) for path in pathlib.Path(f"/proc/{pid}/root{node.run}").iterdir()} - {"stage", "state", "release"}
-    assert seen <= edges and (edges - {"cache"}) <= seen
+    assert seen == edges
     if program != "tie-model-owner" and program != "workload_servicesd":
         assert not pathlib.Path(f"/proc/{pid}/root{node.assets}").exists(), "weights"
     writable = [line.split()[4] for line in pathlib.Path(f"/proc/{pid}/mountinfo").read_text().splitlines() if line.split()[5].startswith("rw")]

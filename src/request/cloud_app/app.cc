@@ -52,7 +52,11 @@ Result<std::unique_ptr<App>> App::warm_up(os::Fd helper, const Config& config) {
   if (!first.has_warmup()) return fail(Code::kFailedPrecondition, "the helper's first word is not Warmup");
   for (const auto& [name, model] : app->models_.all()) {
     auto runtime = RuntimeStream::connect(config.runtime_dir + "/" + name + "/runtime.sock");
-    if (runtime) app->runtimes_.emplace(name, std::move(*runtime));
+    if (!runtime) continue;
+    app->runtimes_.emplace(name, std::move(*runtime));
+    if (config.kvxfer_dir.empty()) continue;
+    if (auto link = KvLink::connect(config.kvxfer_dir + "/" + name + "/kvxfer.sock"))
+      app->kv_links_.emplace(name, std::move(*link));
   }
   if (app->runtimes_.empty()) return fail(Code::kNotReady, "no runtime can be reached");
   return app;
@@ -77,7 +81,9 @@ Result<void> App::serve() {
     *message.mutable_event() = std::move(event);
     send_event(pad_message(message.SerializeAsString()));
   }
+  if (done && key_asked_) (void)listen_to_helper();
   end(done ? End::OK : end_status(done.error().code));
+  if (done) finish_cache();  // the user has the whole answer by now
   return {};
 }
 
@@ -104,6 +110,7 @@ Result<v1::ToApp> App::next_message(int64_t timeout_ms) {
     if (frame) {
       v1::ToApp message;
       TIE_CHECK_OK(parse_message(*frame, message));
+      if (message.has_parameters() && !frame->fds.empty()) store_ = std::move(frame->fds.front());
       return message;
     }
     TIE_CHECK_OK(os::wait_readable(helper_.fd(), deadline));
@@ -159,12 +166,21 @@ Checked<void> App::run(v1::InferenceRequest& request) {
     return refuse(Code::kNotReady, "That model is not ready; try again shortly.", "model");
   int64_t deadline_ms =
       request.deadline_ms() == 0 ? kRequestDeadlineMs : std::min<int64_t>(request.deadline_ms(), kRequestDeadlineMs);
+  auto handles = begin_cache(request, prompt.ids, prompt.ids.size() + static_cast<uint64_t>(sampling.max_tokens()));
   runtime->second->start({.model = model->name,
                           .request_id = request_id_,
                           .prompt = prompt.ids,
                           .sampling = &sampling,
                           .grammar = constraint.grammar,
+                          .kv_import = handles.kv_import,
+                          .kv_export = handles.kv_export,
                           .deadline_ms = deadline_ms});
+  if (cache_ && cache_->wants_ephemeral_key()) {
+    v1::FromApp message;
+    message.mutable_derive_key()->set_purpose("kv-cache");
+    send(message);
+    key_asked_ = true;
+  }
   auto done = generate(*runtime->second, answer, deadline_ms);
   if (!done && done.error().param.empty() && done.error().message.starts_with("grammar"))
     done.error().param = constraint.param;
@@ -183,6 +199,7 @@ Checked<void> App::generate(RuntimeStream& runtime, Answer& answer, int64_t dead
       last_ms = now_ms;
       allowed_ms = kEventTimeoutMs;
       TIE_CHECK_OK(answer.add(event));
+      note(event);
       if (event.final) {
         if (answer.complete()) return {};
         return refuse(Code::kInternal, "The runtime ended before the answer was complete.");
@@ -203,12 +220,55 @@ Checked<void> App::generate(RuntimeStream& runtime, Answer& answer, int64_t dead
 // Between events: has the client gone? And what it did not take yet goes out.
 Checked<void> App::listen_to_helper() {
   if (!helper_.flush()) helper_gone_ = true;
-  auto frame = helper_.next();
-  if (!frame) helper_gone_ = true;
-  if (frame && *frame)
-    helper_gone_ = true;  // a Teardown; nothing else may come now, and nothing else would be believed
+  while (!helper_gone_) {
+    auto frame = helper_.next();
+    if (!frame) helper_gone_ = true;
+    if (!frame || !*frame) break;
+    // Else a Teardown; nothing else may come now, and nothing else would be believed.
+    if (!take_derived_key(**frame)) helper_gone_ = true;
+  }
   if (helper_gone_) return std::unexpected(helper_gone());
   return {};
+}
+
+// The keys leave the request here: nothing else in this process needs them.
+ConversationCache::Handles App::begin_cache(v1::InferenceRequest& request, std::span<const int32_t> prompt,
+                                            uint64_t most_tokens) {
+  TurnKeys keys;
+  keys.read = SecretBytes::copy_of(as_bytes(request.turn_key_read()));
+  keys.write = SecretBytes::copy_of(as_bytes(request.turn_key_write()));
+  keys.ephemeral = keys.read.empty() && keys.write.empty();
+  secure_zero(*request.mutable_turn_key_read());
+  secure_zero(*request.mutable_turn_key_write());
+  auto link = kv_links_.find(request.model());
+  if (link == kv_links_.end() || !store_) return {};
+  tokens_.reserve(most_tokens);  // growing would leave copies behind
+  tokens_.assign(prompt.begin(), prompt.end());
+  cache_ = std::make_unique<ConversationCache>(std::move(link->second), std::move(store_), std::move(keys));
+  return cache_->begin(prompt, most_tokens);
+}
+
+void App::note(const RuntimeEvent& event) {
+  if (!cache_) return;
+  cache_->imported();
+  if (event.sample == 0) tokens_.insert(tokens_.end(), event.tokens.begin(), event.tokens.end());
+  if (event.has_usage) exported_tokens_ = event.usage.exported_tokens();
+}
+
+bool App::take_derived_key(os::Frame& frame) {
+  v1::ToApp message;
+  if (!key_asked_ || !parse_message(frame, message) || !message.has_derived_key()) return false;
+  key_asked_ = false;
+  std::string& key = *message.mutable_derived_key()->mutable_key();
+  cache_->set_ephemeral_key(SecretBytes::copy_of(as_bytes(key)));
+  secure_zero(key);
+  return true;
+}
+
+void App::finish_cache() {
+  if (cache_) cache_->finish(tokens_, exported_tokens_);
+  cache_.reset();
+  secure_zero(tokens_.data(), tokens_.size() * sizeof(int32_t));
 }
 
 void App::send_event(const Bytes& padded) {

@@ -8,6 +8,7 @@
 
 #include "cloud_app.pb.h"
 #include "request/cloud_app/answer.h"
+#include "request/cloud_app/conversation_cache.h"
 #include "request/cloud_app/runtime_stream.h"
 #include "request/cloud_app/served_model.h"
 #include "request/frame_link/frame_link.h"
@@ -17,6 +18,7 @@ namespace tie::request::app {
 struct Config {
   std::string assets;       // ASSETS/models/NAME/..., ASSETS/prompts/ID.json
   std::string runtime_dir;  // DIR/NAME/runtime.sock
+  std::string kvxfer_dir;   // DIR/NAME/kvxfer.sock; empty: nothing is kept from one turn to the next
 };
 
 class App {
@@ -37,6 +39,11 @@ class App {
   Checked<void> run(v1::InferenceRequest& request);
   Checked<void> generate(RuntimeStream& runtime, Answer& answer, int64_t deadline_ms);
   Checked<void> listen_to_helper();
+  ConversationCache::Handles begin_cache(v1::InferenceRequest& request, std::span<const int32_t> prompt,
+                                         uint64_t most_tokens);
+  void note(const RuntimeEvent& event);
+  bool take_derived_key(os::Frame& frame);
+  void finish_cache();
   void send(const v1::FromApp& message);
   void send_event(const Bytes& padded);
   void end(v1::FromApp::EndOfResponse::Status status);
@@ -45,6 +52,12 @@ class App {
   ServedModels models_;
   std::string assets_;
   std::map<std::string, std::unique_ptr<RuntimeStream>> runtimes_;
+  std::map<std::string, std::unique_ptr<KvLink>> kv_links_;
+  os::Fd store_;  // cache_stored, as cloudboardd connected it for this request
+  std::unique_ptr<ConversationCache> cache_;
+  std::vector<int32_t> tokens_;  // the first sample's: prompt and answer, as far as it has come
+  uint32_t exported_tokens_ = 0;
+  bool key_asked_ = false;
   std::string request_id_;
   bool helper_gone_ = false;
 };

@@ -42,6 +42,15 @@ constexpr size_t kMaxGrammarBytes = 1 << 20;
 constexpr int kMaxCallsPerAnswer = 32;
 constexpr size_t kMaxCallHeadBytes = 1024;  // a model's text before a call's arguments
 
+constexpr uint32_t kMaxKvBlockTokens = 1024;
+constexpr uint64_t kMaxSegmentBytes = 32 << 20;   // of plaintext in one entry of the cache store, or one block
+constexpr uint64_t kMaxEphemeralBytes = 4 << 20;  // kept of a request that brought no turn key
+constexpr uint32_t kEphemeralTtlMs = 60'000;      // should this process end before it has deleted them
+constexpr int64_t kCacheLookupMs = 300;           // all of an earlier turn's ciphertext, before the runtime is asked
+constexpr int64_t kTransferSetupMs = 300;         // the runtime's answers about buffers
+constexpr int64_t kExportWaitMs = 6'000;          // after the answer is out
+constexpr int64_t kCacheWriteMs = 2'000;          // one entry
+
 constexpr int64_t kConnectTimeoutMs = 5'000;
 constexpr int64_t kRequestDeadlineMs = 30 * 60'000;  // whatever the client asks for, never longer
 constexpr int64_t kInputIdleMs = 60'000;             // the helper and cloudboardd watch the client more closely

@@ -12,13 +12,15 @@
 
 namespace {
 
-// Two flags: a command-line library would cost more than this process's whole start.
+// A few flags: a command-line library would cost more than this process's whole start.
 bool parse(int argc, char** argv, tie::request::app::Config& out) {
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--assets") == 0)
       out.assets = argv[i + 1];
     else if (std::strcmp(argv[i], "--runtime-dir") == 0)
       out.runtime_dir = argv[i + 1];
+    else if (std::strcmp(argv[i], "--kvxfer-dir") == 0)
+      out.kvxfer_dir = argv[i + 1];
     else
       return false;
   }
@@ -41,7 +43,8 @@ tie::Result<void> run(const tie::request::app::Config& config) {
 int main(int argc, char** argv) {
   tie::request::app::Config config;
   if (!parse(argc, argv, config)) {
-    std::fprintf(stderr, "usage: tie-cloud-app --assets DIR --runtime-dir DIR   (one connection as fd 3)\n");
+    std::fprintf(stderr,
+                 "usage: tie-cloud-app --assets DIR --runtime-dir DIR [--kvxfer-dir DIR]   (one connection as fd 3)\n");
     return 2;
   }
   auto result = run(config);

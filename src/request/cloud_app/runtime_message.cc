@@ -95,6 +95,8 @@ void build_request(const RuntimeCall& call, inference::ModelInferRequest& out) {
             std::string(reinterpret_cast<const char*>(call.prompt.data()), call.prompt.size_bytes()));
   add_bytes(out, "sampling", call.sampling->SerializeAsString());
   if (!call.grammar.empty()) add_bytes(out, "grammar", call.grammar);
+  if (!call.kv_import.empty()) add_bytes(out, "kv_import", call.kv_import);
+  if (!call.kv_export.empty()) add_bytes(out, "kv_export", call.kv_export);
   (*out.mutable_parameters())["deadline_ms"].set_int64_param(call.deadline_ms);
 }
 

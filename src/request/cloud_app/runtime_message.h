@@ -16,7 +16,8 @@ struct RuntimeCall {
   std::string model, request_id;
   std::span<const int32_t> prompt;
   const v1::SamplingParams* sampling = nullptr;
-  std::string_view grammar;  // empty: unconstrained
+  std::string_view grammar;               // empty: unconstrained
+  std::string_view kv_import, kv_export;  // kvxfer handles, or empty
   int64_t deadline_ms = 0;
 };
 void build_request(const RuntimeCall& call, inference::ModelInferRequest& out);

@@ -5,6 +5,7 @@
 #include <future>
 
 #include "request/cloudboardd/testing.h"
+#include "store.pb.h"
 
 namespace tie::request::cloudboard {
 namespace {
@@ -46,6 +47,7 @@ struct NodeTest : ::testing::Test {
                       .authorize_socket = dir.path + "/authorize.sock",
                       .claims_socket = dir.path + "/none.sock",
                       .state_dir = dir.path + "/state",
+                      .cache_socket = dir.path + "/cache.sock",
                       .prewarmed = 0,
                       .max_requests = 4};
     node = std::move(*Node::create(*loop, config));
@@ -88,11 +90,11 @@ struct NodeTest : ::testing::Test {
     std::shared_ptr<Recorder> client = std::make_shared<Recorder>();
     std::shared_ptr<Request> request;
   };
-  Call begin() {
+  Call begin(const std::string& principal = "") {
     Call call;
     auto slot = node->admit();
     EXPECT_TRUE(slot.has_value());
-    on_loop([&] { call.request = node->begin_request(call.client, std::move(*slot), ""); });
+    on_loop([&] { call.request = node->begin_request(call.client, std::move(*slot), principal); });
     return call;
   }
   void say(Call& call, const v1::InvokeRequest& message) {
@@ -130,6 +132,33 @@ struct NodeTest : ::testing::Test {
     return false;
   }
 };
+
+// The store hears the principal from here, on a connection that the helper then holds.
+TEST_F(NodeTest, TheHelperGetsTheStoresConnectionWithItsPrincipalStated) {
+  std::promise<std::string> stated;
+  std::promise<std::string> said_by_holder;
+  FakeDaemon store(dir.path + "/cache.sock", [&](os::Fd connection, int) {
+    auto bind = os::receive_message<v1::StoreRequest>(connection.get(), 4096, kLong);
+    stated.set_value(bind && bind->message.has_bind() ? bind->message.bind().principal() : "nothing");
+    auto next = os::receive_message<v1::StoreRequest>(connection.get(), 4096, kLong);
+    said_by_holder.set_value(next ? next->message.get().entry_id() : "nothing");
+  });
+  helper_body = [](os::Fd connection, int) {
+    Puppet puppet;
+    (void)say_warm(connection.get(), puppet);
+    auto got = os::receive_message<v1::ToHelper>(connection.get(), 4 << 20, kLong, 1);
+    if (!got || !got->message.has_start() || got->fds.size() != 1) return;
+    v1::StoreRequest request;
+    request.mutable_get()->set_entry_id("from the app");
+    (void)os::send_message(got->fds[0].get(), request, kLong);
+    (void)os::receive_message<v1::ToHelper>(connection.get(), 4 << 20, kLong, 1);
+  };
+  Call call = begin(std::string(32, 'p'));
+  open(call, std::string(64, 'e'));
+  EXPECT_EQ(stated.get_future().get(), std::string(32, 'p'));
+  EXPECT_EQ(said_by_holder.get_future().get(), "from the app");
+  on_loop([&] { call.request->on_client_gone(); });
+}
 
 TEST_F(NodeTest, PassesCiphertextBothWaysAndEndsWithOk) {
   Call call = begin();
