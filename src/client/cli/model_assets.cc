@@ -4,13 +4,15 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <map>
 
 #include "base/random.h"
+#include "client/cli/model_sources.h"
 #include "os/fd.h"
 #include "supervision/launcher/node_config.h"
 #include "supervision/model_owner/model_identity.h"
-#include "text/model_assets.h"
 #include "text/vocab_image.h"
 
 namespace tie::cli {
@@ -18,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr const char* kRecordFile = "model.toml";
+constexpr size_t kMaxTemplateBytes = 1 << 20;
 constexpr size_t kMaxRecordBytes = 64 << 10;
 constexpr size_t kMaxImageBytes = 512 << 20;
 
@@ -55,25 +58,47 @@ std::string quoted(const std::string& text) {
   return out + '"';
 }
 
-std::string record_text(const text::ModelAssets& assets, const FileDigests& digests, const std::string& model_id,
-                        const std::string& source) {
+// [sampling] of model.toml: what the model recommends, then what the operator said.
+Result<std::string> sampling_text(const ModelParts& parts, const std::vector<std::string>& given) {
+  struct Range {
+    const char* key;
+    double least, most;
+  };
+  constexpr Range kKeys[] = {
+      {"temperature", 0, 2}, {"top_p", 0, 1}, {"min_p", 0, 1}, {"top_k", 0, 1 << 20}, {"repetition_penalty", 0.01, 10}};
+  std::map<std::string, double> values = parts.sampling;
+  for (const std::string& item : given) {
+    const size_t equals = item.find('=');
+    char* end = nullptr;
+    const double value = equals == std::string::npos ? 0 : std::strtod(item.c_str() + equals + 1, &end);
+    if (equals == std::string::npos || end == item.c_str() + equals + 1 || *end != 0)
+      return fail(Code::kBadRequest, "'" + item + "' is not KEY=NUMBER");
+    values[item.substr(0, equals)] = value;
+  }
+  std::string out;
+  for (const auto& [key, value] : values) {
+    const auto* known = std::find_if(std::begin(kKeys), std::end(kKeys), [&](const Range& r) { return key == r.key; });
+    if (known == std::end(kKeys))
+      return fail(
+          Code::kBadRequest,
+          "'" + key + "' is not a sampling default; these are: temperature, top_p, top_k, min_p, repetition_penalty");
+    if (!(value >= known->least && value <= known->most))
+      return fail(Code::kBadRequest,
+                  fmt::format("{} {} is not between {} and {}", key, value, known->least, known->most));
+    out += key == "top_k" ? fmt::format("top_k = {}\n", static_cast<int64_t>(value))
+                          : fmt::format("{} = {:#}\n", key, value);
+  }
+  return out.empty() ? out : "[sampling]\n" + out;
+}
+
+std::string record_text(const ModelParts& parts, const FileDigests& digests, const std::string& model_id,
+                        const std::string& source, const std::string& sampling) {
   return fmt::format(
       "# Written by `tie model add`. Digests are checked by `tie model verify`.\n"
       "architecture = {}\ncontext_tokens = {}\ntitle = {}\nsource = {}\nmodel_id = \"{}\"\n"
-      "weights_sha256 = \"{}\"\ntokenizer_sha256 = \"{}\"\ntemplate_sha256 = \"{}\"\n",
-      quoted(assets.architecture), assets.context_length, quoted(assets.name), quoted(source), model_id,
-      digests.weights, digests.tokenizer, digests.chat_template);
-}
-
-// A link costs no space; across file systems, or where links are forbidden, it is a copy.
-Result<void> place_weights(const fs::path& from, const fs::path& to) {
-  std::error_code error;
-  fs::create_hard_link(fs::canonical(from, error), to, error);
-  if (!error) return {};
-  error.clear();
-  fs::copy_file(from, to, error);
-  if (error) return fail(Code::kIo, "copying " + from.string() + ": " + error.message());
-  return {};
+      "weights_sha256 = \"{}\"\ntokenizer_sha256 = \"{}\"\ntemplate_sha256 = \"{}\"\n{}",
+      quoted(parts.architecture), parts.context_tokens, quoted(parts.title), quoted(source), model_id, digests.weights,
+      digests.tokenizer, digests.chat_template, sampling);
 }
 
 Result<toml::table> read_record(const fs::path& folder) {
@@ -118,16 +143,16 @@ bool is_current(const fs::path& folder) {
   return image && text::Vocab::open(*image).has_value();
 }
 
-// That `gguf_path` holds the very weights that the installed model was added with.
-Result<bool> same_weights(const fs::path& folder, const std::string& gguf_path) {
-  TIE_TRY(toml::table table, read_record(folder));
-  TIE_TRY(crypto::Digest digest, crypto::sha256_file(gguf_path));
+// That `weights` are the very ones that the installed model was added with.
+Result<bool> same_weights(const fs::path& installed, const fs::path& weights) {
+  TIE_TRY(toml::table table, read_record(installed));
+  TIE_TRY(crypto::Digest digest, crypto::sha256_file(weights));
   return to_hex(digest) == text_of(table, "weights_sha256");
 }
 
 // Takes away what is installed under the name, so that it can be installed anew; only when it is the same model.
-Result<void> make_way(const fs::path& target, const std::string& gguf_path) {
-  auto same = same_weights(target, gguf_path);
+Result<void> make_way(const fs::path& target, const fs::path& weights) {
+  auto same = same_weights(target, weights);
   if (!same || !*same) {
     std::string name = target.filename();
     return fail(Code::kAlreadyExists,
@@ -139,22 +164,37 @@ Result<void> make_way(const fs::path& target, const std::string& gguf_path) {
   return {};
 }
 
-Result<void> fill_folder(const fs::path& folder, const std::string& gguf_path) {
-  TIE_TRY(text::ModelAssets assets, text::compile_model_assets(gguf_path));
-  TIE_CHECK_OK(place_weights(gguf_path, folder / owner::kWeightsFile));
-  TIE_CHECK_OK(os::write_file_atomic(folder / owner::kTokenizerFile, assets.tokenizer_image, 0644));
-  if (!assets.chat_template.empty())
-    TIE_CHECK_OK(os::write_file_atomic(folder / owner::kTemplateFile, as_bytes(assets.chat_template), 0644));
+// The operator's wishes over what the model brings.
+Result<void> apply_wishes(const AddModel& request, ModelParts& parts) {
+  if (request.context_tokens > parts.context_tokens && parts.context_tokens != 0)
+    return fail(Code::kBadRequest,
+                fmt::format("a context of {} exceeds the model's {}", request.context_tokens, parts.context_tokens));
+  if (request.context_tokens != 0) parts.context_tokens = request.context_tokens;
+  if (request.template_file.empty()) return {};
+  TIE_TRY(Bytes text, os::read_file(request.template_file, kMaxTemplateBytes));
+  parts.chat_template = std::string(as_text(text));
+  return {};
+}
+
+Result<void> fill_folder(const fs::path& folder, const AddModel& request) {
+  TIE_TRY(ModelParts parts, take_model(request.source, folder / owner::kWeightsFile, request.keep_precision));
+  TIE_CHECK_OK(apply_wishes(request, parts));
+  TIE_TRY(const std::string sampling, sampling_text(parts, request.sampling));
+  TIE_CHECK_OK(os::write_file_atomic(folder / owner::kTokenizerFile, parts.tokenizer_image, 0644));
+  if (!parts.chat_template.empty())
+    TIE_CHECK_OK(os::write_file_atomic(folder / owner::kTemplateFile, as_bytes(parts.chat_template), 0644));
   TIE_TRY(FileDigests digests, digests_of(folder));
   TIE_TRY(crypto::Digest id, owner::model_id_of_folder(folder));
-  return os::write_file_atomic(
-      folder / kRecordFile, as_bytes(record_text(assets, digests, to_hex(id), fs::path(gguf_path).filename())), 0644);
+  const std::string source = fs::path(request.source).filename();
+  return os::write_file_atomic(folder / kRecordFile,
+                               as_bytes(record_text(parts, digests, to_hex(id), source, sampling)), 0644);
 }
 
 }  // namespace
 
-std::string model_name_of_file(const std::string& gguf_path) {
-  std::string name = fs::path(gguf_path).filename();
+std::string model_name_of_file(const std::string& source) {
+  fs::path path(source);
+  std::string name = path.has_filename() ? path.filename() : path.parent_path().filename();  // "folder/" names a folder
   for (char& c : name) c = c >= 'A' && c <= 'Z' ? char(c + 32) : c;
   if (name.ends_with(".gguf")) name.resize(name.size() - 5);
   for (char& c : name) {
@@ -163,22 +203,22 @@ std::string model_name_of_file(const std::string& gguf_path) {
   return name.substr(0, 48);
 }
 
-Result<ModelRecord> add_model(const std::string& assets, const std::string& gguf_path, const std::string& given) {
-  std::string name = given.empty() ? model_name_of_file(gguf_path) : given;
+Result<ModelRecord> add_model(const std::string& assets, const AddModel& request) {
+  std::string name = request.name.empty() ? model_name_of_file(request.source) : request.name;
   TIE_CHECK_OK(check_name(name));
   std::error_code error;
-  if (!fs::is_regular_file(gguf_path, error)) return fail(Code::kNotFound, "there is no file " + gguf_path);
+  if (!fs::exists(request.source, error)) return fail(Code::kNotFound, "there is no file or folder " + request.source);
   fs::path models = fs::path(assets) / "models", target = models / name;
   fs::path aside = models / ("." + name + "." + random_hex(4));
   fs::create_directories(aside, error);
   if (error) return fail(Code::kIo, "making " + aside.string() + ": " + error.message());
-  auto filled = fill_folder(aside, gguf_path);
-  if (filled && fs::exists(target, error)) filled = make_way(target, gguf_path);
+  auto filled = fill_folder(aside, request);
+  if (filled && fs::exists(target, error)) filled = make_way(target, aside / owner::kWeightsFile);
   if (filled) fs::rename(aside, target, error);
   if (!filled || error) {
     std::error_code ignored;
     fs::remove_all(aside, ignored);
-    if (!filled) return std::unexpected(std::move(filled.error()).context(gguf_path));
+    if (!filled) return std::unexpected(std::move(filled.error()).context(request.source));
     return fail(Code::kIo, "naming " + target.string() + ": " + error.message());
   }
   TIE_TRY(toml::table table, read_record(target));

