@@ -22,7 +22,7 @@ using namespace tie::bones;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  std::string gguf, kernels, only, json;
+  std::string gguf, kernels, only, exactly, json;
   uint32_t threads = 2, repeat = 5, chunk = 512;
   double seconds = 0.4;
 };
@@ -31,13 +31,17 @@ struct Options {
 class MachineLoad {
  public:
   MachineLoad() { read(start_); }
-  double foreign_percent(double own_cpu_seconds) const {
+  struct Percent {
+    double foreign, steal;
+  };
+  Percent percent(double own_cpu_seconds) const {
     double now[2];
     read(now);
     const double hz = static_cast<double>(sysconf(_SC_CLK_TCK)),
                  cores = static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN));
     const double wall = std::chrono::duration<double>(Clock::now() - began_).count();
-    return 100.0 * std::max(0.0, (now[0] - start_[0]) / hz - own_cpu_seconds) / (wall * cores);
+    return {100.0 * std::max(0.0, (now[0] - start_[0]) / hz - own_cpu_seconds) / (wall * cores),
+            100.0 * (now[1] - start_[1]) / hz / (wall * cores)};
   }
 
  private:
@@ -47,7 +51,7 @@ class MachineLoad {
     double v[8] = {};
     in >> word;
     for (double& x : v) in >> x;
-    out[0] = v[0] + v[1] + v[2] + v[5] + v[6] + v[7];
+    out[0] = v[0] + v[1] + v[2] + v[5] + v[6];
     out[1] = v[7];
   }
   double start_[2];
@@ -103,11 +107,11 @@ struct Bench {
 
   // Median over the repeats of the seconds of one call of f, after a warm-up; `best` is the fastest single call.
   template <typename F>
-  double median(F f, double& foreign) {
+  double median(F f, MachineLoad::Percent& load) {
     best_ = 1e30;
     f();
     std::vector<double> times;
-    const MachineLoad load;
+    const MachineLoad machine;
     const double cpu = process_cpu_seconds();
     for (uint32_t r = 0; r < o.repeat; ++r) {
       const auto start = Clock::now();
@@ -120,26 +124,52 @@ struct Bench {
       } while (std::chrono::duration<double>(Clock::now() - start).count() < o.seconds / o.repeat);
       times.push_back(std::chrono::duration<double>(Clock::now() - start).count() / calls);
     }
-    foreign = load.foreign_percent(process_cpu_seconds() - cpu);
+    load = machine.percent(process_cpu_seconds() - cpu);
     std::sort(times.begin(), times.end());
     return times[times.size() / 2];
   }
 
   double best_ = 0;
 
-  void report(const std::string& name, double tokens, double seconds, double bytes, double foreign) {
-    fmt::print(
-        "{:<28} {:>9.1f} tok/s {:>9.3f} ms {:>7.1f} GB/s   best {:>9.1f} tok/s {:>6.1f} GB/s   foreign load {:.0f} %\n",
-        name, tokens / seconds, seconds * 1e3, bytes / seconds * 1e-9, tokens / best_, bytes / best_ * 1e-9, foreign);
-    std::fflush(stdout);
-    json += fmt::format(
-        "{{\"name\": \"{}\", \"tokens_per_s\": {:.2f}, \"step_ms\": {:.4f}, \"gb_per_s\": {:.3f}, "
-        "\"best_tokens_per_s\": {:.2f}, \"foreign_percent\": {:.1f}, \"threads\": {}, \"kernels\": \"{}\"}}\n",
-        name, tokens / seconds, seconds * 1e3, bytes / seconds * 1e-9, tokens / best_, foreign, o.threads,
-        model->kernels());
+  // Operations of the products for one row: two for each weight. Attention is not counted.
+  double layer_ops() const {
+    return ops([](Role role) { return role >= Role::kQ && role <= Role::kDown; });
+  }
+  double head_ops() const {
+    const bool tied = model->config().tied_embeddings != 0;
+    return ops([tied](Role role) { return role == (tied ? Role::kEmbedding : Role::kOutput); });
   }
 
-  bool wanted(const std::string& name) const { return o.only.empty() || name.find(o.only) != std::string::npos; }
+  template <typename Wanted>
+  double ops(Wanted wanted_role) const {
+    const auto image = WeightsImage::attach(
+        image_memory.bytes().first(reinterpret_cast<const ImageHeader*>(image_memory.bytes().data())->image_bytes));
+    double total = 0;
+    for (const TensorEntry& entry : image->tensors())
+      if (entry.k > 1 && wanted_role(entry.role)) total += 2.0 * entry.n * entry.k;
+    return total;
+  }
+
+  void report(const std::string& name, double tokens, double seconds, double bytes, double ops,
+              MachineLoad::Percent load) {
+    fmt::print(
+        "{:<28} {:>9.1f} tok/s {:>9.3f} ms {:>7.1f} GB/s {:>6.0f} GOP/s   best {:>9.1f} tok/s   foreign {:.0f} steal "
+        "{:.0f} %\n",
+        name, tokens / seconds, seconds * 1e3, bytes / seconds * 1e-9, ops / seconds * 1e-9, tokens / best_,
+        load.foreign, load.steal);
+    std::fflush(stdout);
+    json += fmt::format(
+        "{{\"name\": \"{}\", \"tokens_per_s\": {:.2f}, \"step_ms\": {:.4f}, \"gb_per_s\": {:.3f}, \"gop_per_s\": "
+        "{:.1f}, "
+        "\"best_tokens_per_s\": {:.2f}, \"foreign_percent\": {:.1f}, \"steal_percent\": {:.1f}, \"threads\": {}, "
+        "\"kernels\": \"{}\", \"weight_mb\": {:.1f}}}\n",
+        name, tokens / seconds, seconds * 1e3, bytes / seconds * 1e-9, ops / seconds * 1e-9, tokens / best_,
+        load.foreign, load.steal, o.threads, model->kernels(), static_cast<double>(weight_bytes()) * 1e-6);
+  }
+
+  bool wanted(const std::string& name) const {
+    return o.exactly.empty() ? name.find(o.only) != std::string::npos : name == o.exactly;
+  }
 
   void decode(uint32_t batch, uint32_t depth) {
     const std::string name = fmt::format("decode batch {} depth {}", batch, depth);
@@ -154,14 +184,15 @@ struct Bench {
       rows[i] = i;
     }
     for (uint32_t i = 0; i < batch; ++i) spans.push_back({i, 1, depth, tables[i]});
-    double foreign = 0;
+    MachineLoad::Percent load{};
     const double seconds = median(
         [&] {
           if (!model->forward({tokens, spans, rows, {}}, kv)) std::abort();
         },
-        foreign);
+        load);
     report(name, batch, seconds,
-           static_cast<double>(weight_bytes() + uint64_t{batch} * depth * kv.layout.token_bytes()), foreign);
+           static_cast<double>(weight_bytes() + uint64_t{batch} * depth * kv.layout.token_bytes()),
+           batch * (layer_ops() + head_ops()), load);
   }
 
   void prefill(uint32_t length) {
@@ -171,7 +202,7 @@ struct Bench {
     std::iota(table.begin(), table.end(), 0u);
     std::vector<int32_t> tokens(length);
     for (uint32_t i = 0; i < length; ++i) tokens[i] = static_cast<int32_t>(i * 37 % 1000);
-    double foreign = 0;
+    MachineLoad::Percent load{};
     const double seconds = median(
         [&] {
           for (uint32_t at = 0; at < length; at += o.chunk) {
@@ -182,8 +213,8 @@ struct Bench {
               std::abort();
           }
         },
-        foreign);
-    report(name, length, seconds, static_cast<double>(weight_bytes()), foreign);
+        load);
+    report(name, length, seconds, static_cast<double>(weight_bytes()), length * layer_ops(), load);
   }
 };
 
@@ -209,6 +240,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", o.threads);
   app.add_option("--kernels", o.kernels);
   app.add_option("--only", o.only, "measure figures whose name contains this");
+  app.add_option("--exactly", o.exactly, "measure the figure of this name");
   app.add_option("--repeat", o.repeat);
   app.add_option("--seconds", o.seconds, "for each figure");
   app.add_option("--chunk", o.chunk, "prefill rows of one forward pass");

@@ -58,12 +58,16 @@ void product(const KernelSet& set, Packing packing, uint32_t rows, uint32_t n, u
   std::mt19937 random(2);
   for (size_t i = 0; i < bytes; ++i)
     w[i] = static_cast<std::byte>(random() % 0x38);  // small finite halves wherever they are read as scales
+  if (packing == Packing::kTileQ4)
+    for (uint32_t strip = 1; strip <= n / kStrip; ++strip)
+      std::fill_n(reinterpret_cast<float*>(w + strip * strip_bytes(packing, k) - kQ4UnitBytes), kStrip, 1e-4f);
   std::byte* scratch = aligned_bytes(raw_scratch, matmul_scratch_bytes(k));
   Arena arena;
   take_activations(arena, rows, k);
   arena.allocate();
   Activations acts = take_activations(arena, rows, k);
   acts.rows = rows, acts.rows_per_tile = rows_per_tile(rows);
+  acts.group = packing == Packing::kTileQ4 ? kScaleBlocks : 1;
   const auto x = random_floats(size_t{rows} * k);
   std::vector<float> out(size_t{rows} * n);
   auto quantize = [&] {

@@ -1,8 +1,8 @@
 """The benchmarks, called by `./dev bench NAME`. Measurements, never tests: each prints a table and, with --json F, writes its figures.
 
   limits   what this machine allows: read bandwidth, int8 and fp32 peak, for 1 and all threads
-  engine   bones alone, against those limits
-  peers    the same model file through llama-cpp-python (built on first use: minutes), flash attention on and off, interleaved with ours
+  engine   bones alone, against those limits; --model FILE for another model
+  peers    the same model file through llama-cpp-python (built on first use: minutes), flash attention on and off, interleaved with ours: about 5 minutes
   path     first token and throughput through the whole private path against the engine alone; CPU time per request pair
   cache    a conversation's cache on one core: kvxfer against memcpy, sealing and opening against `openssl speed`, cache_stored's answer times
   ranks    two rank processes, and two pipeline stages, against two threads in one process
@@ -29,6 +29,8 @@ PEER_VENV = ROOT / "build/venv-peers"
 PEER = "llama-cpp-python==0.3.36"
 THREADS = os.cpu_count()
 sys.path.insert(0, str(ROOT / "tests/e2e"))
+sys.path.insert(0, str(ROOT / "bench"))
+import engine_peers  # noqa: E402
 
 
 def table(title, header, rows):
@@ -55,58 +57,16 @@ def bench_limits(options):
     return {"limits": found}
 
 
-def engine_figures(repeat, only="", seconds=0.4):
-    out = ROOT / "build/engine-bench.jsonl"
-    command = [BIN / "engine_bench", "--gguf", MODEL, "--threads", str(THREADS), "--repeat", str(repeat), "--seconds", str(seconds), "--json", out]
-    if only:
-        command += ["--only", only]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return {line["name"]: line for line in map(json.loads, out.read_text().splitlines())}
-
-
-# Multiplications and additions for one token of prefill: two per weight of the layers (the head runs for one row only).
-LAYER_WEIGHTS = 106.2e6
+def here():
+    """What engine_peers needs to know of this place."""
+    return argparse.Namespace(bin=BIN, threads=THREADS, limits=limits, table=table)
 
 
 def bench_engine(options):
-    top = limits()[THREADS]
-    figures = engine_figures(options.repeat)
-    rows = []
-    for name, f in figures.items():
-        if name.startswith("decode batch 1 "):
-            fraction = f"{100 * f['gb_per_s'] / top['read_gb_s']:.0f} % of read"
-        elif name.startswith("prefill"):
-            fraction = f"{100 * f['tokens_per_s'] * 2 * LAYER_WEIGHTS / 1e9 / top['int8_gops']:.0f} % of int8"
-        else:
-            fraction = ""
-        rows.append([name, f"{f['tokens_per_s']:.0f}", f"{f['step_ms']:.2f}", fraction, f"{f['foreign_percent']:.0f} %"])
-    table(f"engine, SmolLM2-135M Q4_1, {THREADS} threads, read limit {top['read_gb_s']:.1f} GB/s, int8 {top['int8_gops']:.0f} GOP/s", ["figure", "tokens/s", "ms/step", "of the limit", "foreign load"], rows)
-    return {"limits": top, "engine": figures}
+    return engine_peers.bench_engine(options, here())
 
 
 # ---- peers ----
-
-PEER_PROGRAM = r"""
-import json, sys, time
-import llama_cpp
-model, threads, flash = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "1"
-llm = llama_cpp.Llama(model_path=model, n_ctx=4096, n_batch=512, n_ubatch=512, n_threads=threads, n_threads_batch=threads, flash_attn=flash, verbose=False, logits_all=False)
-out = {}
-def prefill(n):
-    llm.reset(); start = time.perf_counter(); llm.eval([(7 * i + 11) % 40000 + 100 for i in range(n)]); return n / (time.perf_counter() - start)
-prefill(64)
-out["prefill 512"] = prefill(512)
-out["prefill 2048"] = prefill(2048)
-def decode(depth, steps=32):
-    llm.reset()
-    if depth: llm.eval([(7 * i + 11) % 40000 + 100 for i in range(depth)])
-    llm.eval([500]); start = time.perf_counter()
-    for i in range(steps): llm.eval([600 + i])
-    return steps / (time.perf_counter() - start)
-out["decode batch 1 depth 0"] = decode(0)
-out["decode batch 1 depth 2048"] = decode(2048)
-print(json.dumps(out))
-"""
 
 
 def peer_python():
@@ -120,25 +80,7 @@ def peer_python():
 
 
 def bench_peers(options):
-    python = peer_python()
-    names = ["decode batch 1 depth 0", "decode batch 1 depth 2048", "prefill 512", "prefill 2048"]
-    ours, peer = {n: [] for n in names}, {(n, flash): [] for n in names for flash in (0, 1)}
-    for round_number in range(options.repeat):  # interleaved: A, B, C, A, B, C …
-        print(f"round {round_number + 1} of {options.repeat}", file=sys.stderr, flush=True)
-        for name in names:
-            ours[name].append(engine_figures(1, name)[name]["tokens_per_s"])
-        for flash in (0, 1):
-            text = subprocess.run([python, "-c", PEER_PROGRAM, MODEL, str(THREADS), str(flash)], capture_output=True, text=True, check=True).stdout
-            for name, value in json.loads(text.splitlines()[-1]).items():
-                peer[(name, flash)].append(value)
-    result, rows = {}, []
-    for name in names:
-        best = max(statistics.median(peer[(name, flash)]) for flash in (0, 1))
-        mine = statistics.median(ours[name])
-        result[name] = {"tie": mine, "llama_cpp": best, "ratio": mine / best}
-        rows.append([name, f"{mine:.0f}", f"{best:.0f}", f"{mine / best:.1f}x"])
-    table(f"against {PEER}, the better of flash attention on and off, medians of {options.repeat}, {THREADS} threads", ["figure", "tie tok/s", "peer tok/s", "ratio"], rows)
-    return {"peers": result}
+    return engine_peers.bench_peers(options, here(), peer_python(), PEER)
 
 
 # ---- the private path ----
@@ -270,6 +212,7 @@ def main():
     parser.add_argument("names", nargs="+", choices=sorted(BENCHES))
     parser.add_argument("--json", type=pathlib.Path, help="write the figures here")
     parser.add_argument("--repeat", type=int, default=5, help="runs of each figure; medians are printed")
+    parser.add_argument("--model", type=pathlib.Path, default=MODEL, help="engine, peers: another GGUF file")
     parser.add_argument("--count", type=int, default=20, help="recycle: how many")
     options = parser.parse_args()
     machine = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")

@@ -2,6 +2,10 @@
 // them. Rules that make results independent of the batch and equal between sets:
 //  - matrix products: exact int32 sums per block; per output  acc = fma(float(dot), w_scale * x_scale, acc); then, with
 //  minima, acc = fma(w_min, x_sum, acc); blocks in order of k;
+//  - Q4 products: exact int32 sums per scale group of up to kScaleBlocks blocks, sum = total of low(d) * s + high(d) *
+//  m, where d = start4 + dot of the raw codes has the dot with (code - 8) in its low 16 bits and 8 times the sum of the
+//  codes (less one where the low half is negative) in its high ones; per output acc = fma(float(sum), x_scale, acc), at
+//  the end acc * unit;
 //  - float matrices: one chain acc = fma(x[k], w[k], acc) in order of k;
 //  - sums over a vector: 16 lanes (element i goes to lane i % 16, in order), then lanes folded as 8+8, 4+4, 2+2, 1+1;
 //  - attention in f32 (avx512fp16 alone does it in half precision, as reference_fp16 states): keys in blocks of
@@ -32,7 +36,7 @@ struct MatmulJob {
 };
 
 // Scale rows, multiply by a norm weight, quantise: value = (x * row_scale) * weight. Blocks [first_block, first_block +
-// n_blocks) of one tile of rows.
+// n_blocks) of one tile of rows: whole scale groups (the last of a row may be short).
 struct QuantizeJob {
   const float* x =
       nullptr;  // row r of the whole batch at x + r * x_stride; its first element is input 32 * x_first_block
@@ -102,7 +106,7 @@ static inline size_t matmul_scratch_bytes(uint32_t k) {
 }
 
 static inline size_t attention_scratch_bytes(uint32_t head_dim) {
-  return size_t{kAttentionRows} * head_dim * 32;
+  return size_t{kAttentionRows} * head_dim * 2;
 }
 
 extern const KernelSet kReferenceKernels;

@@ -41,6 +41,20 @@ class Random {
   std::mt19937_64 engine_;
 };
 
+// Integer scales and minima over their whole range, both signs, and the units of the columns.
+void random_folded_scales(Random& random, std::byte* strip, uint32_t k) {
+  for (uint32_t b = 0; b < k / kBlock; ++b) {
+    for (uint32_t i = 0; i < 2 * kStrip; ++i) {
+      const auto value = static_cast<int16_t>(static_cast<int32_t>(random.below(2 * kFoldedMax + 1)) - kFoldedMax);
+      std::memcpy(strip + size_t{b} * kQ4TileBytes + 256 + 2 * i, &value, 2);
+    }
+  }
+  for (uint32_t c = 0; c < kStrip; ++c) {
+    const float unit = std::fabs(random.normal(1e-5f));
+    std::memcpy(strip + strip_bytes(Packing::kTileQ4, k) - kQ4UnitBytes + 4 * c, &unit, 4);
+  }
+}
+
 // Random bytes are valid codes; scales and minima must be finite.
 void random_strip(Packing packing, Random& random, std::byte* strip, uint32_t k) {
   const size_t bytes = strip_bytes(packing, k);
@@ -56,6 +70,7 @@ void random_strip(Packing packing, Random& random, std::byte* strip, uint32_t k)
     return;
   }
   for (size_t i = 0; i < bytes; ++i) strip[i] = static_cast<std::byte>(random.below(256));
+  if (packing == Packing::kTileQ4) return random_folded_scales(random, strip, k);
   const size_t tile = packing == Packing::kTileQ8 ? kQ8TileBytes : strip_bytes(packing, kBlock), halves = 32;
   for (size_t at = tile; at <= bytes; at += tile) {
     for (size_t i = 0; i < halves; ++i) {
@@ -74,11 +89,12 @@ std::vector<const KernelSet*> fast_sets() {
 struct Acts {
   Arena arena;
   Activations acts;
-  Acts(uint32_t rows, uint32_t k) {
+  Acts(uint32_t rows, uint32_t k, uint32_t group) {
     take_activations(arena, rows, k);
     EXPECT_TRUE(arena.allocate());
     acts = take_activations(arena, rows, k);
     acts.rows = rows;
+    acts.group = group;
     acts.rows_per_tile = rows_per_tile(rows);
     acts.want_f32 = acts.want_codes = true;
   }
@@ -106,7 +122,8 @@ TEST(Kernels, QuantisedActivationsAreTheReferencesToTheBit) {
         random.fill(x.data(), rows * k), random.fill(weight.data(), k), random.fill(scale.data(), rows);
         x[random.below(rows * k)] = 40.0f;
         for (uint32_t i = 0; i < 32; ++i) x[i] = 0.0f;  // a block of nothing
-        Acts expected(rows, k), got(rows, k);
+        const uint32_t group = random.below(2) ? kScaleBlocks : 1;
+        Acts expected(rows, k, group), got(rows, k, group);
         quantize_all(kReferenceKernels, x.data(), scale.data(), weight.data(), expected.acts);
         quantize_all(*set, x.data(), scale.data(), weight.data(), got.acts);
         const Activations &e = expected.acts, &g = got.acts;
@@ -114,6 +131,7 @@ TEST(Kernels, QuantisedActivationsAreTheReferencesToTheBit) {
         EXPECT_EQ(0, std::memcmp(e.codes, g.codes, n * 32)) << set->name;
         EXPECT_EQ(0, std::memcmp(e.scale, g.scale, n * 4)) << set->name;
         EXPECT_EQ(0, std::memcmp(e.sum, g.sum, n * 4)) << set->name;
+        EXPECT_EQ(0, std::memcmp(e.start4, g.start4, n * 4)) << set->name;
         EXPECT_EQ(0, std::memcmp(e.neg128, g.neg128, n * 4)) << set->name;
         EXPECT_EQ(0, std::memcmp(e.neg32, g.neg32, n * 8)) << set->name;
         EXPECT_EQ(0, std::memcmp(e.f32, g.f32, size_t{rows} * k * 4)) << set->name;
@@ -135,7 +153,7 @@ TEST_P(Products, AreTheReferencesToTheBit) {
           random_strip(GetParam(), random, w.data() + s * strip_bytes(GetParam(), k), k);
         Buffer<float> x(rows * k);
         random.fill(x.data(), rows * k);
-        Acts acts(rows, k);
+        Acts acts(rows, k, GetParam() == Packing::kTileQ4 ? kScaleBlocks : 1);
         quantize_all(kReferenceKernels, x.data(), nullptr, nullptr, acts.acts);
         const uint32_t first = random.below(strips), count = strips - first;
         Buffer<float> expected(rows * n), got(rows * n);
@@ -153,12 +171,41 @@ TEST_P(Products, AreTheReferencesToTheBit) {
   }
 }
 
+// The sums of a scale group must not leave 32 bits, whatever the codes: largest of everything, both signs.
+TEST(Kernels, FoldedSumsHoldTheLargestCodesAndScales) {
+  const uint32_t k = kScaleBlocks * kBlock;
+  for (const KernelSet* set : runnable_kernel_sets()) {
+    for (const float sign : {1.0f, -1.0f}) {
+      for (const uint32_t code : {0u, 255u}) {
+        Buffer<std::byte> w(strip_bytes(Packing::kTileQ4, k)), scratch(matmul_scratch_bytes(k));
+        std::memset(w.data(), static_cast<int>(code), w.size());
+        for (uint32_t b = 0; b < kScaleBlocks; ++b) {
+          for (uint32_t i = 0; i < 2 * kStrip; ++i) {
+            const int16_t most = kFoldedMax;
+            std::memcpy(w.data() + b * kQ4TileBytes + 256 + 2 * i, &most, 2);
+          }
+        }
+        const float one = 1.0f;
+        for (uint32_t c = 0; c < kStrip; ++c) std::memcpy(w.data() + w.size() - kQ4UnitBytes + 4 * c, &one, 4);
+        Buffer<float> x(k), out(kStrip);
+        for (uint32_t i = 0; i < k; ++i) x[i] = sign;
+        Acts acts(1, k, kScaleBlocks);
+        quantize_all(*set, x.data(), nullptr, nullptr, acts.acts);
+        set->matmul(
+            {{Packing::kTileQ4, kStrip, k, w.data()}, &acts.acts, 0, 1, out.data(), kStrip, false, scratch.data()});
+        const double weight = kFoldedMax * ((code == 0 ? -8.0 : 7.0) + 8.0);
+        EXPECT_NEAR(out[3], sign * weight * k, kFoldedMax * 0.2 + 1e-5 * weight * k) << set->name << " code " << code;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Products,
                          ::testing::Values(Packing::kTileQ4, Packing::kTileQ5, Packing::kTileQ6, Packing::kTileQ8,
                                            Packing::kTileF16, Packing::kTileBf16, Packing::kTileF32));
 
 // The reference's own product against plain double arithmetic on dequantised weights: only activation rounding (1/254
-// of a block's largest) may differ.
+// of a scale group's largest) may differ, and for Q4 an eighth of a code times the minimum.
 TEST_P(Products, ReferenceIsCloseToExactArithmetic) {
   Random random(3);
   const uint32_t k = 576, n = 16;
@@ -166,7 +213,8 @@ TEST_P(Products, ReferenceIsCloseToExactArithmetic) {
   random_strip(GetParam(), random, w.data(), k);
   Buffer<float> x(k), out(n), row(k);
   random.fill(x.data(), k);
-  Acts acts(1, k);
+  const uint32_t group = GetParam() == Packing::kTileQ4 ? kScaleBlocks : 1, inputs = group * kBlock;
+  Acts acts(1, k, group);
   quantize_all(kReferenceKernels, x.data(), nullptr, nullptr, acts.acts);
   const PackedMatrix matrix{GetParam(), n, k, w.data()};
   kReferenceKernels.matmul({matrix, &acts.acts, 0, 1, out.data(), n, false, scratch.data()});
@@ -176,8 +224,9 @@ TEST_P(Products, ReferenceIsCloseToExactArithmetic) {
     for (uint32_t i = 0; i < k; ++i) {
       exact += static_cast<double>(x[i]) * row[i];
       float largest = 0;
-      for (uint32_t j = i / 32 * 32; j < i / 32 * 32 + 32; ++j) largest = std::max(largest, std::fabs(x[j]));
-      bound += std::fabs(row[i]) * largest / 254;
+      for (uint32_t j = i / inputs * inputs; j < std::min(i / inputs * inputs + inputs, k); ++j)
+        largest = std::max(largest, std::fabs(x[j]));
+      bound += (std::fabs(row[i]) + (group > 1 ? 0.02 : 0)) * largest / 254;
     }
     EXPECT_NEAR(out[c], exact, bound);
   }

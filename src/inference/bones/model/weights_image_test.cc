@@ -82,7 +82,8 @@ TEST(WeightsImage, EveryWeightSurvivesPacking) {
           // integers in units of the column's largest scale / 8191: half a unit off, times up to 8, and as much again.
           slack = std::abs(block.scale[i % 32 / 16] * (block.code[i % 32] - offset)) / 2048.0 +
                   std::abs(block.minimum) / 2048.0 + 1e-6;
-          if (entry->packing == Packing::kTileQ4) slack = 8.01 * folded_unit(attached->data(*entry) + n / 16 * strip_bytes(entry->packing, 256), 256, n % 16);
+          if (entry->packing == Packing::kTileQ4)
+            slack = 8.01 * folded_unit(attached->data(*entry) + n / 16 * strip_bytes(entry->packing, 256), 256, n % 16);
         }
         ASSERT_NEAR(row[i], expected, slack) << static_cast<int>(type) << " " << n << " " << i;
       }

@@ -10,8 +10,9 @@ struct Blocks {
   uint32_t first, last;
 };
 
+// Tile `tile` of an item.
 AttentionJob make_job(const Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv,
-                      const AttentionLayer& layer, const AttentionItem& item) {
+                      const AttentionLayer& layer, const AttentionItem& item, uint32_t tile) {
   const SequenceSpan& span = batch.sequences[item.sequence];
   const uint32_t group = c.n_heads / c.n_kv_heads;
   AttentionJob job;
@@ -22,9 +23,10 @@ AttentionJob make_job(const Workspace& ws, const ModelConfig& c, const Batch& ba
   job.head_dim = c.head_dim;
   job.bf16 = kv.layout.type == KvType::kBf16;
   job.soft_cap = layer.soft_cap;
-  job.n_rows = item.n_pairs;
-  for (uint32_t i = 0; i < item.n_pairs; ++i) {
-    const uint32_t pair = item.first_pair + i, row = pair / group, head = item.kv_head * group + pair % group;
+  const uint32_t first = tile * kAttentionRows;
+  job.n_rows = std::min(kAttentionRows, item.n_pairs - first);
+  for (uint32_t i = 0; i < job.n_rows; ++i) {
+    const uint32_t pair = item.first_pair + first + i, row = pair / group, head = item.kv_head * group + pair % group;
     job.q[i] = ws.q + (size_t{span.first_row} + row) * c.n_heads * c.head_dim + size_t{head} * c.head_dim;
     job.key_end[i] = span.first_position + row + 1;
     job.key_begin[i] = layer.window != 0 && job.key_end[i] > layer.window ? job.key_end[i] - layer.window : 0;
@@ -43,11 +45,11 @@ void reset(AttentionPartial& partial, uint32_t head_dim) {
   std::fill_n(partial.acc, size_t{kAttentionRows} * head_dim, 0.0f);
 }
 
-void write_out(Workspace& ws, const ModelConfig& c, const Batch& batch, const AttentionItem& item,
+void write_out(Workspace& ws, const ModelConfig& c, const Batch& batch, const AttentionItem& item, uint32_t tile,
                const AttentionPartial& total) {
-  const uint32_t group = c.n_heads / c.n_kv_heads;
-  for (uint32_t i = 0; i < item.n_pairs; ++i) {
-    const uint32_t pair = item.first_pair + i, row = batch.sequences[item.sequence].first_row + pair / group,
+  const uint32_t group = c.n_heads / c.n_kv_heads, first = tile * kAttentionRows;
+  for (uint32_t i = 0; i < std::min(kAttentionRows, item.n_pairs - first); ++i) {
+    const uint32_t pair = item.first_pair + first + i, row = batch.sequences[item.sequence].first_row + pair / group,
                    head = item.kv_head * group + pair % group;
     float* out = ws.attended + size_t{row} * c.n_heads * c.head_dim + size_t{head} * c.head_dim;
     const float* acc = total.acc + size_t{i} * c.head_dim;
@@ -60,43 +62,64 @@ void write_out(Workspace& ws, const ModelConfig& c, const Batch& batch, const At
 
 bool plan_attention(Workspace& ws, const ModelConfig& c, const Batch& batch, uint32_t n_threads) {
   const uint32_t group = c.n_heads / c.n_kv_heads;
+  uint32_t partials = 0, longest = 0, tiles = 0;
+  for (const SequenceSpan& span : batch.sequences) {
+    const uint32_t blocks = (span.first_position + span.n_rows + kKeyBlock - 1) / kKeyBlock,
+                   here = (span.n_rows * group + kAttentionRows - 1) / kAttentionRows * c.n_kv_heads;
+    longest = std::max(longest, blocks);
+    tiles += here;
+    partials = std::min(partials + std::min(here * blocks, kSplitPartials), kSplitPartials + 1);
+  }
+  const bool split = n_threads > 1 && longest > 1 && tiles < 4 * n_threads && partials <= kSplitPartials;
+  const uint32_t per_item = split ? 1 : std::clamp(tiles / (8 * n_threads), 1u, kItemTiles);
   ws.items.clear();
-  uint32_t partials = 0, longest = 0;
+  partials = 0;
   for (uint32_t s = 0; s < batch.sequences.size(); ++s) {
     const SequenceSpan& span = batch.sequences[s];
-    const uint32_t pairs = span.n_rows * group,
+    const uint32_t pairs = span.n_rows * group, step = per_item * kAttentionRows,
                    blocks = (span.first_position + span.n_rows + kKeyBlock - 1) / kKeyBlock;
-    for (uint32_t tile = 0; tile < pairs; tile += kAttentionRows) {
+    for (uint32_t first = 0; first < pairs; first += step) {
       for (uint32_t head = 0; head < c.n_kv_heads; ++head) {
-        ws.items.push_back({s, head, tile, std::min(kAttentionRows, pairs - tile), std::min(partials, kSplitPartials)});
-        partials += blocks;
+        ws.items.push_back({s, head, first, std::min(step, pairs - first), partials});
+        if (split) partials += blocks;
       }
     }
-    longest = std::max(longest, blocks);
   }
   std::reverse(ws.items.begin(),
                ws.items.end());  // the last rows of a prompt see the most keys: start with the heavy items
-  return n_threads > 1 && longest > 1 && ws.items.size() < 4 * size_t{n_threads} && partials <= kSplitPartials;
+  return split;
 }
 
 void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv,
                   const AttentionLayer& layer, uint32_t thread) {
   std::atomic<uint32_t>& next = ws.next_item[size_t{layer.layer} * 16];
-  AttentionPartial total, block;
-  total.acc = ws.threads[thread].attention[0];
-  block.acc = ws.threads[thread].attention[1];
+  const ThreadScratch& scratch = ws.threads[thread];
+  AttentionJob jobs[kItemTiles];
+  AttentionPartial totals[kItemTiles], block;
+  Blocks blocks[kItemTiles];
+  block.acc = scratch.block;
   for (uint32_t i = next.fetch_add(1, std::memory_order_relaxed); i < ws.items.size();
        i = next.fetch_add(1, std::memory_order_relaxed)) {
-    AttentionJob job = make_job(ws, c, batch, kv, layer, ws.items[i]);
-    job.prepared = ws.threads[thread].queries;
-    if (kernels.prepare_queries) kernels.prepare_queries(job);
-    const Blocks blocks = key_blocks(job);
-    reset(total, c.head_dim);
-    for (uint32_t b = blocks.first; b < blocks.last; ++b) {
-      kernels.attend_block(job, b, block);
-      kernels.merge_partial(total, block, job.n_rows, c.head_dim);
+    const AttentionItem& item = ws.items[i];
+    const uint32_t tiles = (item.n_pairs + kAttentionRows - 1) / kAttentionRows;
+    Blocks all{~0u, 0};
+    for (uint32_t t = 0; t < tiles; ++t) {
+      jobs[t] = make_job(ws, c, batch, kv, layer, item, t);
+      jobs[t].prepared = scratch.queries + t * attention_scratch_bytes(c.head_dim);
+      if (kernels.prepare_queries) kernels.prepare_queries(jobs[t]);
+      totals[t].acc = scratch.totals + size_t{t} * kAttentionRows * c.head_dim;
+      reset(totals[t], c.head_dim);
+      blocks[t] = key_blocks(jobs[t]);
+      all = {std::min(all.first, blocks[t].first), std::max(all.last, blocks[t].last)};
     }
-    write_out(ws, c, batch, ws.items[i], total);
+    for (uint32_t b = all.first; b < all.last; ++b) {  // a block of keys stays in the caches for all tiles
+      for (uint32_t t = 0; t < tiles; ++t) {
+        if (b < blocks[t].first || b >= blocks[t].last) continue;
+        kernels.attend_block(jobs[t], b, block);
+        kernels.merge_partial(totals[t], block, jobs[t].n_rows, c.head_dim);
+      }
+    }
+    for (uint32_t t = 0; t < tiles; ++t) write_out(ws, c, batch, item, t, totals[t]);
   }
 }
 
@@ -105,7 +128,7 @@ void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c,
   std::atomic<uint32_t>& next = ws.next_item[size_t{layer.layer} * 16];
   uint32_t unit = next.fetch_add(1, std::memory_order_relaxed), before = 0;
   for (const AttentionItem& item : ws.items) {
-    AttentionJob job = make_job(ws, c, batch, kv, layer, item);
+    AttentionJob job = make_job(ws, c, batch, kv, layer, item, 0);
     const Blocks blocks = key_blocks(job);
     job.prepared = ws.threads[thread].queries;
     if (kernels.prepare_queries && unit < before + blocks.last - blocks.first) kernels.prepare_queries(job);
@@ -120,14 +143,14 @@ void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c,
 void merge_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv,
                  const AttentionLayer& layer, uint32_t thread) {
   AttentionPartial total;
-  total.acc = ws.threads[thread].attention[0];
+  total.acc = ws.threads[thread].totals;
   for (uint32_t i = thread; i < ws.items.size(); i += static_cast<uint32_t>(ws.threads.size())) {
     const AttentionItem& item = ws.items[i];
-    const Blocks blocks = key_blocks(make_job(ws, c, batch, kv, layer, item));
+    const Blocks blocks = key_blocks(make_job(ws, c, batch, kv, layer, item, 0));
     reset(total, c.head_dim);
     for (uint32_t b = 0; b < blocks.last - blocks.first; ++b)
       kernels.merge_partial(total, ws.partials[item.first_partial + b], item.n_pairs, c.head_dim);
-    write_out(ws, c, batch, item, total);
+    write_out(ws, c, batch, item, 0, total);
   }
 }
 

@@ -39,10 +39,12 @@ void linear(const KernelSet& kernels, std::span<const LinearTarget> targets, con
 
 void gated(const KernelSet& kernels, const PackedMatrix& gate, const PackedMatrix& up, bool gelu, const Activations& x,
            Activations& out, uint32_t thread, uint32_t n_threads, ThreadScratch& scratch) {
-  const Share share(pairs_of(gate), thread, n_threads);
-  const uint32_t step = std::clamp(kGateFloats / (x.rows * 32), 1u, kGateColumns / 32);
-  for (uint32_t pair = share.first; pair < share.last; pair += step) {
-    const uint32_t n = std::min(step, share.last - pair), columns = n * 32;
+  const uint32_t pairs = pairs_of(gate), unit = out.group;  // a pair of strips gives one block of `out`
+  const Share share((pairs + unit - 1) / unit, thread, n_threads);
+  const uint32_t last = std::min(share.last * unit, pairs),
+                 step = std::max(1u, std::min(kGateFloats / (x.rows * 32), kGateColumns / 32) / unit) * unit;
+  for (uint32_t pair = share.first * unit; pair < last; pair += step) {
+    const uint32_t n = std::min(step, last - pair), columns = n * 32;
     kernels.matmul({gate, &x, 2 * pair, 2 * n, scratch.gate, columns, false, scratch.matmul});
     kernels.matmul({up, &x, 2 * pair, 2 * n, scratch.up, columns, false, scratch.matmul});
     (gelu ? kernels.gelu_gate : kernels.silu_gate)(scratch.gate, scratch.up, x.rows * columns);
@@ -71,7 +73,9 @@ void norm_quantize(const KernelSet& kernels, const float* x, size_t x_stride, co
                    Activations& acts, uint32_t thread, uint32_t n_threads, ThreadScratch& scratch) {
   const bool by_tiles = acts.tiles() >= 2 * n_threads;
   const Share tiles(acts.tiles(), by_tiles ? thread : 0, by_tiles ? n_threads : 1),
-      blocks(acts.blocks(), by_tiles ? 0 : thread, by_tiles ? 1 : n_threads);
+      groups((acts.blocks() + acts.group - 1) / acts.group, by_tiles ? 0 : thread, by_tiles ? 1 : n_threads);
+  const uint32_t first_block = groups.first * acts.group,
+                 last_block = std::min(groups.last * acts.group, acts.blocks());
   for (uint32_t tile = tiles.first; tile < tiles.last; ++tile) {
     const uint32_t first = tile * acts.rows_per_tile, last = std::min(first + acts.rows_per_tile, acts.rows);
     for (uint32_t row = first; row < last && weight; ++row)
@@ -82,8 +86,8 @@ void norm_quantize(const KernelSet& kernels, const float* x, size_t x_stride, co
     job.row_scale = weight ? scratch.row_scale : nullptr;
     job.weight = weight;
     job.tile = tile;
-    job.first_block = blocks.first;
-    job.n_blocks = blocks.last - blocks.first;
+    job.first_block = first_block;
+    job.n_blocks = last_block - first_block;
     job.out = &acts;
     kernels.quantize(job);
   }

@@ -74,12 +74,11 @@ struct Strip {
   }
   size_t bytes() const {
     if (packing == kPackingQ8) return size_t{(blocks + 1) / 2} * kQ8TileBytes;
-    return size_t{packing == kPackingQ4 ? kQ4TileBytes : packing == kPackingQ5 ? kQ5TileBytes : kQ6TileBytes} * blocks;
+    if (packing == kPackingQ4) return size_t{blocks} * kQ4TileBytes + kQ4UnitBytes;
+    return size_t{packing == kPackingQ5 ? kQ5TileBytes : kQ6TileBytes} * blocks;
   }
   V scale(uint32_t b, uint32_t half) const {
     switch (packing) {
-      case kPackingQ4:
-        return V::load_kv16<false>(tile(b) + 256);
       case kPackingQ5:
         return V::load_kv16<false>(tile(b) + 320);
       case kPackingQ6:
@@ -88,7 +87,7 @@ struct Strip {
         return V::load_kv16<false>(tile(b) + 1024 + 32 * (b & 1));
     }
   }
-  V minimum(uint32_t b) const { return V::load_kv16<false>(tile(b) + (packing == kPackingQ4 ? 288 : 352)); }
+  V minimum(uint32_t b) const { return V::load_kv16<false>(tile(b) + 352); }
 };
 
 void unpack_strip(const Strip& strip, std::byte* codes) {
@@ -135,8 +134,40 @@ inline V to_float(Sums d) {
   return {_mm256_cvtepi32_ps(d.a), _mm256_cvtepi32_ps(d.b)};
 }
 
+inline void put_outputs(const MatmulJob& job, float* to, V y) {
+  V::store(to, job.add ? V::add(V::load(to), y) : y);
+}
+
+// Rows of a Q4 strip: integers throughout a scale group.
+template <uint32_t R>
+void folded_rows(const Strip& strip, const std::byte* codes, const MatmulJob& job, uint32_t row, float* out) {
+  const Activations& x = *job.x;
+  const uint32_t T = x.rows_per_tile;
+  const size_t first = size_t{row / T} * strip.blocks;
+  V acc[R];
+  for (uint32_t r = 0; r < R; ++r) acc[r] = V::set(0.0f);
+  for (uint32_t b = 0; b < strip.blocks;) {
+    const size_t scale_at = (first + b) * T + row % T;
+    Sums sum[R] = {};
+    for (const uint32_t end = b + kScaleBlocks < strip.blocks ? b + kScaleBlocks : strip.blocks; b < end; ++b) {
+      Sums d[R];
+      for (uint32_t r = 0; r < R; ++r) d[r].a = d[r].b = _mm256_set1_epi32(x.start4[(first + b) * T + row % T + r]);
+      sum_groups<false, R>(codes + size_t{b} * 512, x.codes + (first + b) * 32 * T + row % T * 4, T, 0, 8, d);
+      const __m256i low = load(strip.tile(b) + 256), high = load(strip.tile(b) + 288);
+      for (uint32_t r = 0; r < R; ++r) {
+        sum[r].a = _mm256_add_epi32(sum[r].a, _mm256_madd_epi16(d[r].a, low));
+        sum[r].b = _mm256_add_epi32(sum[r].b, _mm256_madd_epi16(d[r].b, high));
+      }
+    }
+    for (uint32_t r = 0; r < R; ++r) acc[r] = V::fma(to_float(sum[r]), V::set(x.scale[scale_at + r]), acc[r]);
+  }
+  const V unit = V::load(reinterpret_cast<const float*>(strip.tile(strip.blocks)));
+  for (uint32_t r = 0; r < R; ++r) put_outputs(job, out + (row + r) * job.out_stride, V::mul(acc[r], unit));
+}
+
 template <uint32_t Kind, uint32_t R>
 void strip_rows(const Strip& strip, const std::byte* codes, const MatmulJob& job, uint32_t row, float* out) {
+  if constexpr (Kind == kPackingQ4) return folded_rows<R>(strip, codes, job, row, out);
   const Activations& x = *job.x;
   const uint32_t T = x.rows_per_tile;
   V acc[R];
@@ -155,15 +186,12 @@ void strip_rows(const Strip& strip, const std::byte* codes, const MatmulJob& job
       const V s = strip.scale(b, h);
       for (uint32_t r = 0; r < R; ++r) acc[r] = V::fma(to_float(d[r]), V::mul(s, V::set(x.scale[at + r])), acc[r]);
     }
-    if constexpr (Kind == kPackingQ4 || Kind == kPackingQ5) {
+    if constexpr (Kind == kPackingQ5) {
       const V m = strip.minimum(b);
       for (uint32_t r = 0; r < R; ++r) acc[r] = V::fma(m, V::set(x.sum[at + r]), acc[r]);
     }
   }
-  for (uint32_t r = 0; r < R; ++r) {
-    float* to = out + (row + r) * job.out_stride;
-    V::store(to, job.add ? V::add(V::load(to), acc[r]) : acc[r]);
-  }
+  for (uint32_t r = 0; r < R; ++r) put_outputs(job, out + (row + r) * job.out_stride, acc[r]);
 }
 
 template <uint32_t Kind>

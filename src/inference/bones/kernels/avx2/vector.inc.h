@@ -95,6 +95,27 @@ struct V {
     if constexpr (Bf16) return {brain8(low), brain8(high)};
     return {half8(low), half8(high)};
   }
+  // 8 pairs: the first or second of each.
+  template <bool Bf16>
+  static __m256 first_of_pairs(__m256i raw) {
+    if constexpr (Bf16) return _mm256_castsi256_ps(_mm256_slli_epi32(raw, 16));
+    const __m256i low = _mm256_and_si256(raw, _mm256_set1_epi32(0xffff));
+    return half8(_mm_packus_epi32(_mm256_castsi256_si128(low), _mm256_extracti128_si256(low, 1)));
+  }
+  template <bool Bf16>
+  static __m256 second_of_pairs(__m256i raw) {
+    if constexpr (Bf16)
+      return _mm256_castsi256_ps(_mm256_and_si256(raw, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+    const __m256i high = _mm256_srli_epi32(raw, 16);
+    return half8(_mm_packus_epi32(_mm256_castsi256_si128(high), _mm256_extracti128_si256(high, 1)));
+  }
+  template <bool Bf16>
+  static void load_kv_pairs(const std::byte* p, V& even, V& odd) {
+    const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+                  b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p) + 1);
+    even = {first_of_pairs<Bf16>(a), first_of_pairs<Bf16>(b)};
+    odd = {second_of_pairs<Bf16>(a), second_of_pairs<Bf16>(b)};
+  }
   static __m256i brain_bits(__m256 x) {
     const __m256i bits = _mm256_castps_si256(x);
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));

@@ -4,4 +4,5 @@
 
 namespace tie::bones::avx512 {
 void quantised_matmul(const MatmulJob& job);  // packings Q4, Q5, Q6, Q8
-}
+void folded_matmul(const MatmulJob& job);     // Q4, called by the former
+}  // namespace tie::bones::avx512

@@ -1,7 +1,7 @@
-// Quantised products with AVX-512 VNNI. Two shapes: a few tiles of up to 12 rows straight from the packed tiles (one
-// sequential stream of weights), and many rows from a panel of 32 columns unpacked once into the caches. Longer than a usual file because
-// each packing has its own unrolled tile. dpbusd is written as assembly because the compiler copies its accumulators
-// otherwise.
+// Products with Q5, Q6 and Q8 tiles by AVX-512 VNNI (Q4: avx512_folded.cc). Two shapes: a few tiles of up to 12 rows
+// straight from the packed tiles (one sequential stream of weights), and many rows from a panel of 32 columns unpacked
+// once into the caches. Longer than a usual file because each packing has its own unrolled tile. dpbusd is written as
+// assembly because the compiler copies its accumulators otherwise.
 #include <immintrin.h>
 
 #include "inference/bones/kernels/avx512/avx512.h"
@@ -10,44 +10,9 @@
 namespace tie::bones::avx512 {
 namespace {
 
-inline void dot(__m512i& acc, __m512i w, __m512i x) {
-  asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x));
-}
-inline void dot_broadcast(__m512i& acc, __m512i w, const int8_t* x) {
-  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*reinterpret_cast<const int32_t*>(x)));
-}
-inline __m512i load(const std::byte* p) {
-  return _mm512_loadu_si512(p);
-}
-inline __m512 halves(const std::byte* p) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-inline __m512i low_nibbles(__m512i v) {
-  return _mm512_and_si512(v, _mm512_set1_epi8(15));
-}
-inline __m512i high_nibbles(__m512i v) {
-  return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64(0x1020408000000000), 0);
-}  // v >> 4 in each byte
+#include "inference/bones/kernels/avx512/dot.inc.h"
 
 // What one block of a packing needs: codes of group g, where scales lie. kHalves: two scales per block.
-struct Q4 {
-  static constexpr bool kMinimum = true, kHalves = false;
-  static constexpr int kLines = 5;
-  __m512i v[4];
-  explicit Q4(const std::byte* strip, uint32_t b) {
-    tile = strip + size_t{b} * kQ4TileBytes;
-    for (int j = 0; j < 4; ++j) v[j] = load(tile + 64 * j);
-  }
-  const std::byte* tile;
-  template <int G>
-  __m512i codes() const {
-    return G < 4 ? low_nibbles(v[G & 3]) : high_nibbles(v[G & 3]);
-  }
-  __m512 scale(int) const { return halves(tile + 256); }
-  __m512 minimum() const { return halves(tile + 288); }
-  static constexpr size_t kBlockBytes = kQ4TileBytes;
-};
-
 struct Q5 {
   static constexpr bool kMinimum = true, kHalves = false;
   static constexpr int kLines = 6;
@@ -122,10 +87,6 @@ inline __m512i start_sum(const int32_t* neg128, const int32_t* neg32, uint32_t r
   if constexpr (__is_same(P, Q8)) return _mm512_set1_epi32(neg128[r]);
   if constexpr (__is_same(P, Q6)) return _mm512_set1_epi32(neg32[r]);
   return _mm512_setzero_si512();
-}
-
-inline void finish(float* out, __m512 acc, bool add) {
-  _mm512_storeu_ps(out, add ? _mm512_add_ps(_mm512_loadu_ps(out), acc) : acc);
 }
 
 template <typename P, int R, int G>
@@ -208,8 +169,6 @@ void fused(const MatmulJob& job) {
 
 // ---- many rows: a panel of S strips, unpacked ----
 
-constexpr uint32_t kPanelRows = kPanelTileRows;
-
 // The panel in scratch: codes [block][group][S][64 bytes], then scales [block][half][S][16], then minima
 // [block][S][16].
 template <typename P, int S>
@@ -249,27 +208,9 @@ void unpack(const Panel<P, S>& panel, const std::byte* strip, uint32_t s, uint32
 }
 
 template <int S>
-inline void panel_groups(const std::byte* w, const int8_t* codes, int from, int to, __m512i (&d)[kPanelRows][S]) {
-#pragma GCC unroll 8
-  for (int g = from; g < to; ++g) {
-    __m512i v[S];
-#pragma GCC unroll 2
-    for (int s = 0; s < S; ++s) v[s] = load(w + (g * S + s) * 64);
-#pragma GCC unroll 6
-    for (uint32_t r = 0; r < kPanelRows; ++r) {
-      int32_t four;
-      __builtin_memcpy(&four, codes + (g * kPanelRows + r) * 4, 4);
-      const __m512i x = _mm512_set1_epi32(four);
-#pragma GCC unroll 2
-      for (int s = 0; s < S; ++s) dot(d[r][s], v[s], x);
-    }
-  }
-}
-
-template <int S>
 inline void panel_tail(const float* w_scale, const float* x_scale, const __m512i (&d)[kPanelRows][S],
                        __m512 (&acc)[kPanelRows][S]) {
-#pragma GCC unroll 6
+#pragma GCC unroll 7
   for (uint32_t r = 0; r < kPanelRows; ++r) {
     const __m512 x = _mm512_set1_ps(x_scale[r]);
 #pragma GCC unroll 2
@@ -279,12 +220,12 @@ inline void panel_tail(const float* w_scale, const float* x_scale, const __m512i
   }
 }
 
-// One tile of 6 rows by S strips.
+// One tile of 7 rows by S strips.
 template <typename P, int S>
 void panel_tile(const Panel<P, S>& panel, const Activations& x, uint32_t tile, uint32_t blocks, float* out,
                 size_t stride, bool add) {
   __m512 acc[kPanelRows][S];
-#pragma GCC unroll 6
+#pragma GCC unroll 7
   for (uint32_t r = 0; r < kPanelRows; ++r)
 #pragma GCC unroll 2
     for (int s = 0; s < S; ++s) acc[r][s] = _mm512_setzero_ps();
@@ -294,14 +235,14 @@ void panel_tile(const Panel<P, S>& panel, const Activations& x, uint32_t tile, u
     const std::byte* w = panel.codes + size_t{b} * 512 * S;
     const size_t at = (first + b) * kPanelRows;
     __m512i d[kPanelRows][S];
-#pragma GCC unroll 6
+#pragma GCC unroll 7
     for (uint32_t r = 0; r < kPanelRows; ++r)
 #pragma GCC unroll 2
       for (int s = 0; s < S; ++s) d[r][s] = start_sum<P>(x.neg128 + at, x.neg32 + 2 * at, r);
     if constexpr (P::kHalves) {
       panel_groups<S>(w, codes, 0, 4, d);
       panel_tail<S>(panel.scale + size_t{b} * 2 * S * 16, x.scale + at, d, acc);
-#pragma GCC unroll 6
+#pragma GCC unroll 7
       for (uint32_t r = 0; r < kPanelRows; ++r)
 #pragma GCC unroll 2
         for (int s = 0; s < S; ++s) d[r][s] = start_sum<P>(x.neg128, x.neg32 + 2 * at + kPanelRows, r);
@@ -312,7 +253,7 @@ void panel_tile(const Panel<P, S>& panel, const Activations& x, uint32_t tile, u
       panel_tail<S>(panel.scale + size_t{b} * S * 16, x.scale + at, d, acc);
     }
     if constexpr (P::kMinimum) {
-#pragma GCC unroll 6
+#pragma GCC unroll 7
       for (uint32_t r = 0; r < kPanelRows; ++r) {
         const __m512 sum = _mm512_set1_ps(x.sum[at + r]);
 #pragma GCC unroll 2
@@ -322,7 +263,7 @@ void panel_tile(const Panel<P, S>& panel, const Activations& x, uint32_t tile, u
     }
   }
   const uint32_t rows = x.rows - tile * kPanelRows < kPanelRows ? x.rows - tile * kPanelRows : kPanelRows;
-#pragma GCC unroll 6
+#pragma GCC unroll 7
   for (uint32_t r = 0; r < kPanelRows; ++r)
     if (r < rows)
 #pragma GCC unroll 2
@@ -336,10 +277,8 @@ void panel_strips(const MatmulJob& job, uint32_t strip) {
   const size_t bytes = strip_stride<P>(blocks);
   for (uint32_t s = 0; s < S; ++s) unpack<P, S>(panel, job.w.data + (job.first_strip + strip + s) * bytes, s, blocks);
   const std::byte* next = job.w.data + (size_t{job.first_strip} + strip + S) * bytes;
-  const uint32_t tiles = job.x->tiles();
-  for (uint32_t tile = 0; tile < tiles; ++tile) {
-    for (size_t at = S * bytes * tile / tiles / 64 * 64; at < S * bytes * (tile + 1) / tiles; at += 64)
-      _mm_prefetch(reinterpret_cast<const char*>(next) + at, _MM_HINT_T1);  // the next panel's share
+  for (uint32_t tile = 0; tile < job.x->tiles(); ++tile) {
+    prefetch_share(next, S * bytes, tile, job.x->tiles());
     panel_tile<P, S>(panel, *job.x, tile, blocks, job.out + strip * kStrip, job.out_stride, job.add);
   }
 }
@@ -357,7 +296,7 @@ void quantised(const MatmulJob& job) {
   static constexpr Fn kFused[kMaxTileRows] = {fused<P, 1>, fused<P, 2>,  fused<P, 3>,  fused<P, 4>,
                                               fused<P, 5>, fused<P, 6>,  fused<P, 7>,  fused<P, 8>,
                                               fused<P, 9>, fused<P, 10>, fused<P, 11>, fused<P, 12>};
-  if (job.x->tiles() > 1 && job.x->rows_per_tile == kPanelTileRows) return by_panels<P>(job);
+  if (job.x->rows > kFusedRows) return by_panels<P>(job);
   kFused[job.x->rows_per_tile - 1](job);
 }
 
@@ -366,7 +305,7 @@ void quantised(const MatmulJob& job) {
 void quantised_matmul(const MatmulJob& job) {
   switch (static_cast<uint32_t>(job.w.packing)) {
     case kPackingQ4:
-      return quantised<Q4>(job);
+      return folded_matmul(job);
     case kPackingQ5:
       return quantised<Q5>(job);
     case kPackingQ6:

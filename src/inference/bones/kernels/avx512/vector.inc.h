@@ -71,6 +71,18 @@ struct V {
     if constexpr (Bf16) return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(raw), 16))};
     return {_mm512_cvtph_ps(raw)};
   }
+  // 16 pairs: the first of each to `even`, the second to `odd`.
+  template <bool Bf16>
+  static void load_kv_pairs(const std::byte* p, V& even, V& odd) {
+    const __m512i raw = _mm512_loadu_si512(p);
+    if constexpr (Bf16) {
+      even = {_mm512_castsi512_ps(_mm512_slli_epi32(raw, 16))};
+      odd = {_mm512_castsi512_ps(_mm512_and_si512(raw, _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+    } else {
+      even = {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(raw))};
+      odd = {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(raw, 16)))};
+    }
+  }
   static void store_kv16(void* p, V x, bool bf16) {
     __m256i raw;
     if (bf16) {

@@ -28,6 +28,14 @@ inline const std::byte* value_group(const AttentionJob& job, uint32_t key) {
 inline __m512h load_halves(const std::byte* p) {
   return _mm512_castsi512_ph(_mm512_loadu_si512(p));
 }
+// Lane t of each: sums of pair t's first and second elements, added in f32.
+inline __m512 add_pairs(__m512h v) {
+  const __m512i apart = _mm512_set_epi16(31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1, 30, 28, 26, 24, 22,
+                                         20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  const __m512i halves = _mm512_permutexvar_epi16(apart, _mm512_castph_si512(v));
+  return _mm512_add_ps(_mm512_cvtph_ps(_mm512_castsi512_si256(halves)),
+                       _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1)));
+}
 inline __m512 low_floats(__m512h v) {
   return _mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_castph_si512(v)));
 }
@@ -64,8 +72,8 @@ inline void score_part(const AttentionJob& job, uint32_t key, uint32_t end, uint
       next[g] = key + 16 * g + kKeyBlock < end ? key_group(job, key + 16 * g + kKeyBlock) + size_t{pair} * 64 : k[g];
     }
   }
-  const size_t row = size_t{job.head_dim} * 32;
-  const std::byte* q = job.prepared + size_t{pair} * 64;
+  const size_t row = size_t{job.head_dim} * 2;
+  const std::byte* q = job.prepared + size_t{pair} * 4;
   __m512h sum[R][G];
   for (uint32_t r = 0; r < R; ++r)
     for (uint32_t g = 0; g < G; ++g) sum[r][g] = _mm512_setzero_ph();
@@ -80,8 +88,9 @@ inline void score_part(const AttentionJob& job, uint32_t key, uint32_t end, uint
     }
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < R; ++r) {
-      __m512h x = load_halves(q + r * row + 64 * i);
-      asm("" : "+v"(x));  // keep it in a register: folded into each fma it would be loaded G times
+      int32_t two;
+      __builtin_memcpy(&two, q + r * row + 4 * i, 4);
+      const __m512h x = _mm512_castsi512_ph(_mm512_set1_epi32(two));
 #pragma GCC unroll 2
       for (uint32_t g = 0; g < G; ++g) sum[r][g] = _mm512_fmadd_ph(x, keys[g], sum[r][g]);
     }
@@ -89,7 +98,7 @@ inline void score_part(const AttentionJob& job, uint32_t key, uint32_t end, uint
   for (uint32_t r = 0; r < R; ++r) {
     for (uint32_t g = 0; g < G; ++g) {
       float* s = scores[r] + key % kKeyBlock + 16 * g;
-      const __m512 part = _mm512_add_ps(low_floats(sum[r][g]), high_floats(sum[r][g]));
+      const __m512 part = add_pairs(sum[r][g]);
       _mm512_store_ps(s, pair == 0 ? part : _mm512_add_ps(_mm512_load_ps(s), part));
     }
   }
@@ -253,20 +262,13 @@ bool takes(const AttentionJob& job) {
   return !job.bf16 && job.head_dim % 32 == 0;
 }
 
-// Each pair of dimensions (d, d + 1) of a row as one register: 16 times q[d], then 16 times q[d + 1], as K has them.
+// The rows as halves.
 void prepare_queries(const AttentionJob& job) {
-  for (uint32_t r = 0; r < job.n_rows; ++r) {
-    std::byte* to = job.prepared + size_t{r} * job.head_dim * 32;
-    for (uint32_t d = 0; d < job.head_dim; d += 16) {
-      alignas(32) uint32_t pairs[8];
-      _mm256_store_si256(reinterpret_cast<__m256i*>(pairs),
-                         _mm512_cvtps_ph(_mm512_loadu_ps(job.q[r] + d), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-      const __m512i low = _mm512_set1_epi16(0x0100), high = _mm512_set1_epi16(0x0302);
-      const __m512i pick = _mm512_inserti64x4(low, _mm512_castsi512_si256(high), 1);
-      for (uint32_t i = 0; i < 8; ++i, to += 64)
-        _mm512_store_si512(to, _mm512_shuffle_epi8(_mm512_set1_epi32(static_cast<int32_t>(pairs[i])), pick));
-    }
-  }
+  for (uint32_t r = 0; r < job.n_rows; ++r)
+    for (uint32_t d = 0; d < job.head_dim; d += 16)
+      _mm256_storeu_si256(
+          reinterpret_cast<__m256i*>(job.prepared + (size_t{r} * job.head_dim + d) * 2),
+          _mm512_cvtps_ph(_mm512_loadu_ps(job.q[r] + d), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 
 void attend_block(const AttentionJob& job, uint32_t key_block, AttentionPartial& out) {

@@ -50,13 +50,13 @@ float soft_capped(float s, float cap) {
 
 float score(const AttentionJob& job, uint32_t r, uint32_t key) {
   const uint32_t slot = key % job.block_tokens;
-  const std::byte* k = block_of(job, key) + size_t{slot / 16} * job.head_dim * 32 + 2 * (slot % 16);
+  const std::byte* k = block_of(job, key) + size_t{slot / 16} * job.head_dim * 32 + 4 * (slot % 16);
   float total = 0.0f;
   for (uint32_t from = 0; from < job.head_dim; from += 64) {
     double even = 0, odd = 0;
     for (uint32_t d = from; d < std::min(from + 64, job.head_dim); d += 2) {
       even = half_fma(half_to_float(float_to_half(job.q[r][d])), half_at(k + 32 * size_t{d}), even);
-      odd = half_fma(half_to_float(float_to_half(job.q[r][d + 1])), half_at(k + 32 * size_t{d + 1}), odd);
+      odd = half_fma(half_to_float(float_to_half(job.q[r][d + 1])), half_at(k + 32 * size_t{d} + 2), odd);
     }
     const float part = static_cast<float>(even) + static_cast<float>(odd);
     total = from == 0 ? part : total + part;

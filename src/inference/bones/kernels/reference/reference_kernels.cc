@@ -30,9 +30,37 @@ int32_t dot_codes(const MatmulJob& job, const std::byte* strip, uint32_t row, ui
   return dot;
 }
 
+// Wraps as the vector units do; packing bounds scales so that a sound image never does.
+int32_t folded_sum(const MatmulJob& job, const std::byte* strip, uint32_t row, uint32_t c, uint32_t from, uint32_t to) {
+  const Activations& x = *job.x;
+  uint32_t sum = 0;
+  for (uint32_t b = from; b < to; ++b) {
+    const size_t at = (size_t{row / x.rows_per_tile} * x.blocks() + b) * x.rows_per_tile + row % x.rows_per_tile;
+    int32_t d = x.start4[at];
+    for (uint32_t i = 0; i < kBlock; ++i)
+      d += static_cast<int32_t>(tile_code(job.w.packing, strip, b, c, i)) * activation(x, row, b, i);
+    const FoldedScale w = folded_scale(strip, b, c);
+    const int32_t low = static_cast<int16_t>(d & 0xffff), high = d >> 16;
+    sum += static_cast<uint32_t>(low * w.scale) + static_cast<uint32_t>(high * w.minimum);
+  }
+  return static_cast<int32_t>(sum);
+}
+
+float folded_output(const MatmulJob& job, const std::byte* strip, uint32_t row, uint32_t c) {
+  const Activations& x = *job.x;
+  float acc = 0.0f;
+  for (uint32_t b = 0; b < x.blocks(); b += kScaleBlocks) {
+    const size_t at = (size_t{row / x.rows_per_tile} * x.blocks() + b) * x.rows_per_tile + row % x.rows_per_tile;
+    const uint32_t to = std::min(b + kScaleBlocks, x.blocks());
+    acc = std::fma(static_cast<float>(folded_sum(job, strip, row, c, b, to)), x.scale[at], acc);
+  }
+  return acc * folded_unit(strip, x.k, c);
+}
+
 float quantised_output(const MatmulJob& job, const std::byte* strip, uint32_t row, uint32_t c) {
   const Activations& x = *job.x;
-  const bool has_minimum = job.w.packing == Packing::kTileQ4 || job.w.packing == Packing::kTileQ5;
+  if (job.w.packing == Packing::kTileQ4) return folded_output(job, strip, row, c);
+  const bool has_minimum = job.w.packing == Packing::kTileQ5;
   const uint32_t step = job.w.packing == Packing::kTileQ6 ? 16 : 32;
   float acc = 0.0f;
   for (uint32_t b = 0; b < x.blocks(); ++b) {
@@ -76,39 +104,44 @@ void matmul(const MatmulJob& job) {
   }
 }
 
-void quantize_block(const QuantizeJob& job, uint32_t row, uint32_t b) {
+// Blocks [b, end) of one row: a scale group.
+void quantize_group(const QuantizeJob& job, uint32_t row, uint32_t b, uint32_t end) {
   Activations& out = *job.out;
   const uint32_t R = out.rows_per_tile, r = row % R;
   const bool real = row < out.rows;
-  float y[kBlock];
+  float y[kScaleBlocks * kBlock];
   float amax = 0.0f;
-  for (uint32_t i = 0; i < kBlock; ++i) {
-    const uint32_t at = b * kBlock + i;
-    y[i] = real ? job.x[row * job.x_stride + at - job.x_first_block * kBlock] : 0.0f;
-    if (job.row_scale && real) y[i] *= job.row_scale[row];
-    if (job.weight) y[i] *= job.weight[at];
-    if (real && out.want_f32) out.f32[row * out.f32_stride + at] = y[i];
-    amax = std::max(amax, std::fabs(y[i]));
+  for (uint32_t at = b * kBlock; at < end * kBlock; ++at) {
+    float& value = y[at - b * kBlock];
+    value = real ? job.x[row * job.x_stride + at - job.x_first_block * kBlock] : 0.0f;
+    if (job.row_scale && real) value *= job.row_scale[row];
+    if (job.weight) value *= job.weight[at];
+    if (real && out.want_f32) out.f32[row * out.f32_stride + at] = value;
+    amax = std::max(amax, std::fabs(value));
   }
   if (!out.want_codes) return;
   const float inverse = amax > 1e-30f ? 127.0f / amax : 0.0f, scale = amax > 1e-30f ? amax / 127.0f : 0.0f;
-  const size_t block = size_t{row / R} * out.blocks() + b;
-  int32_t halves[2] = {0, 0};
-  for (uint32_t i = 0; i < kBlock; ++i) {
-    const auto code = static_cast<int32_t>(std::nearbyint(y[i] * inverse));
-    out.codes[((block * 8 + i / 4) * R + r) * 4 + i % 4] = static_cast<int8_t>(code);
-    halves[i / 16] += code;
+  for (const float* value = y; b < end; ++b, value += kBlock) {
+    const size_t block = size_t{row / R} * out.blocks() + b;
+    int32_t halves[2] = {0, 0};
+    for (uint32_t i = 0; i < kBlock; ++i) {
+      const auto code = static_cast<int32_t>(std::nearbyint(value[i] * inverse));
+      out.codes[((block * 8 + i / 4) * R + r) * 4 + i % 4] = static_cast<int8_t>(code);
+      halves[i / 16] += code;
+    }
+    out.scale[block * R + r] = scale;
+    out.sum[block * R + r] = scale * static_cast<float>(halves[0] + halves[1]);
+    out.start4[block * R + r] = 65535 * 8 * (halves[0] + halves[1]);
+    out.neg128[block * R + r] = -128 * (halves[0] + halves[1]);
+    for (uint32_t h = 0; h < 2; ++h) out.neg32[(block * 2 + h) * R + r] = -32 * halves[h];
   }
-  out.scale[block * R + r] = scale;
-  out.sum[block * R + r] = scale * static_cast<float>(halves[0] + halves[1]);
-  out.neg128[block * R + r] = -128 * (halves[0] + halves[1]);
-  for (uint32_t h = 0; h < 2; ++h) out.neg32[(block * 2 + h) * R + r] = -32 * halves[h];
 }
 
 void quantize(const QuantizeJob& job) {
-  const uint32_t R = job.out->rows_per_tile;
+  const uint32_t R = job.out->rows_per_tile, last = job.first_block + job.n_blocks;
   for (uint32_t row = job.tile * R; row < (job.tile + 1) * R; ++row) {
-    for (uint32_t b = job.first_block; b < job.first_block + job.n_blocks; ++b) quantize_block(job, row, b);
+    for (uint32_t b = job.first_block; b < last; b += job.out->group)
+      quantize_group(job, row, b, std::min(b + job.out->group, last));
   }
 }
 
@@ -158,12 +191,12 @@ float from_kv(const std::byte* p, bool bf16) {
 }
 
 void store_kv(const StoreKvJob& job) {
-  std::byte* keys = job.head + size_t{job.slot / 16} * job.head_dim * 32 + 2 * (job.slot % 16);
+  std::byte* keys = job.head + size_t{job.slot / 16} * job.head_dim * 32 + 4 * (job.slot % 16);
   std::byte* values = job.head + (size_t{job.block_tokens} + job.slot) * job.head_dim * 2;
   for (uint32_t d = 0; d < job.head_dim; ++d) {
     const auto k = static_cast<uint16_t>(to_kv(job.k[d], job.bf16)),
                v = static_cast<uint16_t>(to_kv(job.v[d], job.bf16));
-    std::memcpy(keys + 32 * d, &k, 2);
+    std::memcpy(keys + 64 * (d / 2) + 2 * (d % 2), &k, 2);
     std::memcpy(values + 2 * d, &v, 2);
   }
 }
@@ -174,9 +207,10 @@ const std::byte* block_of(const AttentionJob& job, uint32_t key) {
 
 float score(const AttentionJob& job, uint32_t r, uint32_t key) {
   const uint32_t slot = key % job.block_tokens;
-  const std::byte* k = block_of(job, key) + size_t{slot / 16} * job.head_dim * 32 + 2 * (slot % 16);
+  const std::byte* k = block_of(job, key) + size_t{slot / 16} * job.head_dim * 32 + 4 * (slot % 16);
   float s = 0.0f;
-  for (uint32_t d = 0; d < job.head_dim; ++d) s = std::fma(job.q[r][d], from_kv(k + 32 * d, job.bf16), s);
+  for (uint32_t d = 0; d < job.head_dim; ++d)
+    s = std::fma(job.q[r][d], from_kv(k + 64 * size_t{d / 2} + 2 * (d % 2), job.bf16), s);
   return job.soft_cap > 0.0f ? job.soft_cap * tanh_f32(s / job.soft_cap) : s;
 }
 

@@ -47,7 +47,7 @@ size_t strip_bytes(Packing packing, uint32_t k) {
   const size_t blocks = k / kBlock;
   switch (packing) {
     case Packing::kTileQ4:
-      return blocks * kQ4TileBytes;
+      return blocks * kQ4TileBytes + kQ4UnitBytes;
     case Packing::kTileQ5:
       return blocks * kQ5TileBytes;
     case Packing::kTileQ6:
@@ -84,8 +84,6 @@ uint32_t tile_code(Packing packing, const std::byte* strip, uint32_t b, uint32_t
 float tile_scale(Packing packing, const std::byte* strip, uint32_t b, uint32_t c, uint32_t i) {
   const std::byte* tile = tile_of(packing, strip, b);
   switch (packing) {
-    case Packing::kTileQ4:
-      return half_to_float(load_u16(tile + 256 + 2 * c));
     case Packing::kTileQ5:
       return half_to_float(load_u16(tile + 320 + 2 * c));
     case Packing::kTileQ6:
@@ -97,13 +95,23 @@ float tile_scale(Packing packing, const std::byte* strip, uint32_t b, uint32_t c
 
 float tile_minimum(Packing packing, const std::byte* strip, uint32_t b, uint32_t c) {
   const std::byte* tile = tile_of(packing, strip, b);
-  if (packing == Packing::kTileQ4) return half_to_float(load_u16(tile + 288 + 2 * c));
   if (packing == Packing::kTileQ5) return half_to_float(load_u16(tile + 352 + 2 * c));
   return 0.0f;
 }
 
 uint32_t code_offset(Packing packing) {
-  return packing == Packing::kTileQ6 ? 32 : packing == Packing::kTileQ8 ? 128 : 0;
+  return packing == Packing::kTileQ4 ? 8 : packing == Packing::kTileQ6 ? 32 : packing == Packing::kTileQ8 ? 128 : 0;
+}
+
+FoldedScale folded_scale(const std::byte* strip, uint32_t b, uint32_t c) {
+  const std::byte* word = strip + size_t{b} * kQ4TileBytes + 256 + 4 * c;
+  return {static_cast<int16_t>(load_u16(word)), static_cast<int16_t>(load_u16(word + 2))};
+}
+
+float folded_unit(const std::byte* strip, uint32_t k, uint32_t c) {
+  float unit;
+  std::memcpy(&unit, strip + size_t{k / kBlock} * kQ4TileBytes + 4 * c, 4);
+  return unit;
 }
 
 namespace {
@@ -131,6 +139,13 @@ void gather_row(const PackedMatrix& w, uint32_t row, float* out) {
   for (uint32_t b = 0; b < w.k / kBlock; ++b, out += kBlock) {
     uint8_t codes[kBlock];
     column_codes(w.packing, strip, b, c, codes);
+    if (w.packing == Packing::kTileQ4) {
+      const FoldedScale folded = folded_scale(strip, b, c);
+      const float unit = folded_unit(strip, w.k, c);
+      for (uint32_t i = 0; i < kBlock; ++i)
+        out[i] = unit * static_cast<float>(folded.scale * (codes[i] - offset) + 8 * folded.minimum);
+      continue;
+    }
     const float scale[2] = {tile_scale(w.packing, strip, b, c, 0), tile_scale(w.packing, strip, b, c, 16)},
                 minimum = tile_minimum(w.packing, strip, b, c);
     for (uint32_t i = 0; i < kBlock; ++i) out[i] = scale[i / 16] * static_cast<float>(codes[i] - offset) + minimum;

@@ -107,36 +107,47 @@ static void soft_cap(float* x, float cap, uint32_t n) {
   });
 }
 
-static inline V scaled_input(const QuantizeJob& job, uint32_t row, uint32_t at) {
-  V y = V::load(job.x + row * job.x_stride + (at - job.x_first_block * kBlock));
-  if (job.row_scale) y = V::mul(y, V::set(job.row_scale[row]));
-  if (job.weight) y = V::mul(y, V::load(job.weight + at));
-  return y;
-}
-
 // Where the parts of one block of one row go; plain pointers, so that storing bytes does not make the compiler reload
 // them.
 struct BlockTarget {
   int8_t* codes;
   float *scale, *sum;
-  int32_t *neg128, *neg32;
+  int32_t *start4, *neg128, *neg32;
+  void next(uint32_t R) { codes += size_t{R} * kBlock, scale += R, sum += R, start4 += R, neg128 += R, neg32 += 2 * R; }
 };
 
 // Writes codes, scale and sums of one block of one row whose two vectors of values are a and b. R: rows of the tile.
-static inline void write_block(const BlockTarget& to, uint32_t R, V a, V b) {
-  const float amax = V::fold_max(V::max(V::abs(a), V::abs(b)));
-  const bool usable = amax > 1e-30f;
-  const V inverse = V::set(usable ? 127.0f / amax : 0.0f);
-  const float scale = usable ? amax / 127.0f : 0.0f;
+static inline void write_block(const BlockTarget& to, uint32_t R, V a, V b, V inverse, float scale) {
   alignas(32) uint32_t codes[8];
   int32_t low, high;
   V::to_codes(V::mul(a, inverse), V::mul(b, inverse), codes, low, high);
   for (uint32_t g = 0; g < 8; ++g) __builtin_memcpy(to.codes + size_t{g} * R * 4, codes + g, 4);
   *to.scale = scale;
   *to.sum = scale * static_cast<float>(low + high);
+  *to.start4 = 65535 * 8 * (low + high);
   *to.neg128 = -128 * (low + high);
   to.neg32[0] = -32 * low;
   to.neg32[R] = -32 * high;
+}
+
+// One scale group of B blocks of a row.
+template <bool Scaled, bool Weighted, bool Floats, uint32_t B>
+static inline void quantize_group(const float* x, const float* weight, float* plain, V row_scale, bool codes,
+                                  uint32_t R, BlockTarget& to) {
+  V y[2 * B], top = V::set(0.0f);
+  for (uint32_t i = 0; i < 2 * B; ++i) {
+    y[i] = V::load(x + 16 * i);
+    if constexpr (Scaled) y[i] = V::mul(y[i], row_scale);
+    if constexpr (Weighted) y[i] = V::mul(y[i], V::load(weight + 16 * i));
+    if constexpr (Floats) V::store(plain + 16 * i, y[i]);
+    top = V::max(top, V::abs(y[i]));
+  }
+  if (!codes) return;
+  const float amax = V::fold_max(top);
+  const bool usable = amax > 1e-30f;
+  const V inverse = V::set(usable ? 127.0f / amax : 0.0f);
+  const float scale = usable ? amax / 127.0f : 0.0f;
+  for (uint32_t b = 0; b < B; ++b, to.next(R)) write_block(to, R, y[2 * b], y[2 * b + 1], inverse, scale);
 }
 
 template <bool Scaled, bool Weighted, bool Floats>
@@ -144,20 +155,19 @@ static void quantize_row(const QuantizeJob& job, uint32_t row, uint32_t r) {
   const Activations& out = *job.out;
   const uint32_t R = out.rows_per_tile, last = job.first_block + job.n_blocks;
   const size_t start = size_t{job.tile} * out.blocks() + job.first_block;
-  BlockTarget to{out.codes + (start * 8 * R + r) * 4, out.scale + start * R + r, out.sum + start * R + r,
-                 out.neg128 + start * R + r, out.neg32 + start * 2 * R + r};
+  BlockTarget to{out.codes + (start * 8 * R + r) * 4, out.scale + start * R + r,  out.sum + start * R + r,
+                 out.start4 + start * R + r,          out.neg128 + start * R + r, out.neg32 + start * 2 * R + r};
   const float* x = job.x + row * job.x_stride + (job.first_block - job.x_first_block) * kBlock;
   const float* weight = job.weight + (Weighted ? job.first_block * kBlock : 0);
   float* plain = out.f32 + row * out.f32_stride + job.first_block * kBlock;
   const V scale = V::set(Scaled ? job.row_scale[row] : 1.0f);
-  const bool codes = out.want_codes;
-  for (uint32_t b = job.first_block; b < last; ++b, x += kBlock, weight += Weighted ? kBlock : 0, plain += kBlock) {
-    V low = V::load(x), high = V::load(x + 16);
-    if constexpr (Scaled) low = V::mul(low, scale), high = V::mul(high, scale);
-    if constexpr (Weighted) low = V::mul(low, V::load(weight)), high = V::mul(high, V::load(weight + 16));
-    if constexpr (Floats) V::store(plain, low), V::store(plain + 16, high);
-    if (codes) write_block(to, R, low, high);
-    to.codes += size_t{R} * kBlock, to.scale += R, to.sum += R, to.neg128 += R, to.neg32 += 2 * R;
+  for (uint32_t b = job.first_block; b < last;) {
+    const uint32_t n = out.group < last - b ? out.group : last - b, step = n * kBlock;
+    using Fn = void (*)(const float*, const float*, float*, V, bool, uint32_t, BlockTarget&);
+    static constexpr Fn kGroups[kScaleBlocks] = {quantize_group<Scaled, Weighted, Floats, 1>,
+                                                 quantize_group<Scaled, Weighted, Floats, 2>};
+    kGroups[n - 1](x, weight, plain, scale, out.want_codes, R, to);
+    b += n, x += step, weight += Weighted ? step : 0, plain += step;
   }
 }
 
@@ -168,7 +178,7 @@ static void clear_row(const QuantizeJob& job, uint32_t r) {
   for (size_t b = size_t{job.tile} * out.blocks() + job.first_block, n = 0; n < job.n_blocks; ++b, ++n) {
     for (uint32_t g = 0; g < 8; ++g) __builtin_memset(out.codes + ((b * 8 + g) * R + r) * 4, 0, 4);
     out.scale[b * R + r] = out.sum[b * R + r] = 0.0f;
-    out.neg128[b * R + r] = out.neg32[2 * b * R + r] = out.neg32[(2 * b + 1) * R + r] = 0;
+    out.start4[b * R + r] = out.neg128[b * R + r] = out.neg32[2 * b * R + r] = out.neg32[(2 * b + 1) * R + r] = 0;
   }
 }
 
@@ -189,13 +199,13 @@ static void quantize(const QuantizeJob& job) {
 }
 
 static void store_kv(const StoreKvJob& job) {
-  std::byte* keys = job.head + size_t{job.slot / 16} * job.head_dim * 32 + 2 * (job.slot % 16);
+  std::byte* keys = job.head + size_t{job.slot / 16} * job.head_dim * 32 + 4 * (job.slot % 16);
   std::byte* values = job.head + (size_t{job.block_tokens} + job.slot) * job.head_dim * 2;
   for (uint32_t d = 0; d < job.head_dim; d += 16) {
     alignas(32) uint16_t k[16];
     V::store_kv16(k, V::load(job.k + d), job.bf16);
     V::store_kv16(values + 2 * d, V::load(job.v + d), job.bf16);
-    for (uint32_t i = 0; i < 16; ++i) __builtin_memcpy(keys + 32 * (d + i), k + i, 2);
+    for (uint32_t i = 0; i < 16; i += 2) __builtin_memcpy(keys + 32 * (d + i), k + i, 4);
   }
 }
 
@@ -221,12 +231,12 @@ static inline void score_groups(const AttentionJob& job, uint32_t key, float (*s
   V s[R][G];
   for (uint32_t r = 0; r < R; ++r)
     for (uint32_t g = 0; g < G; ++g) s[r][g] = V::set(0.0f);
-  for (uint32_t d = 0; d < job.head_dim; ++d) {
-    V kv[G];
-    for (uint32_t g = 0; g < G; ++g) kv[g] = V::template load_kv16<Bf16>(k[g] + 32 * size_t{d});
+  for (uint32_t d = 0; d < job.head_dim; d += 2) {
+    V even[G], odd[G];
+    for (uint32_t g = 0; g < G; ++g) V::template load_kv_pairs<Bf16>(k[g] + 32 * size_t{d}, even[g], odd[g]);
     for (uint32_t r = 0; r < R; ++r) {
-      const V x = V::set(q[r][d]);
-      for (uint32_t g = 0; g < G; ++g) s[r][g] = V::fma(x, kv[g], s[r][g]);
+      const V x = V::set(q[r][d]), y = V::set(q[r][d + 1]);
+      for (uint32_t g = 0; g < G; ++g) s[r][g] = V::fma(y, odd[g], V::fma(x, even[g], s[r][g]));
     }
   }
   for (uint32_t r = 0; r < R; ++r)

@@ -1,0 +1,52 @@
+// Pieces of every quantised product. Included inside the anonymous namespace of a file compiled with AVX-512 VNNI and
+// GFNI. Multiply-adds are assembly because the compiler copies their accumulators otherwise.
+
+inline void dot(__m512i& acc, __m512i w, __m512i x) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x));
+}
+inline void dot_broadcast(__m512i& acc, __m512i w, const int8_t* x) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*reinterpret_cast<const int32_t*>(x)));
+}
+inline __m512i load(const std::byte* p) {
+  return _mm512_loadu_si512(p);
+}
+inline __m512 halves(const std::byte* p) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+inline __m512i low_nibbles(__m512i v) {
+  return _mm512_and_si512(v, _mm512_set1_epi8(15));
+}
+inline __m512i high_nibbles(__m512i v) {
+  return _mm512_gf2p8affine_epi64_epi8(v, _mm512_set1_epi64(0x1020408000000000), 0);
+}  // v >> 4 in each byte
+
+inline void finish(float* out, __m512 acc, bool add) {
+  _mm512_storeu_ps(out, add ? _mm512_add_ps(_mm512_loadu_ps(out), acc) : acc);
+}
+
+constexpr uint32_t kPanelRows = kPanelTileRows;
+
+// Integer sums of groups [from, to) of one block of an unpacked panel: w as [group][S][64], 7 rows of activations.
+template <int S>
+inline void panel_groups(const std::byte* w, const int8_t* codes, int from, int to, __m512i (&d)[kPanelRows][S]) {
+#pragma GCC unroll 8
+  for (int g = from; g < to; ++g) {
+    __m512i v[S];
+#pragma GCC unroll 2
+    for (int s = 0; s < S; ++s) v[s] = load(w + (g * S + s) * 64);
+#pragma GCC unroll 7
+    for (uint32_t r = 0; r < kPanelRows; ++r) {
+      int32_t four;
+      __builtin_memcpy(&four, codes + (g * kPanelRows + r) * 4, 4);
+      const __m512i x = _mm512_set1_epi32(four);
+#pragma GCC unroll 2
+      for (int s = 0; s < S; ++s) dot(d[r][s], v[s], x);
+    }
+  }
+}
+
+// Fetches the tile's share of what comes after the panel at hand.
+inline void prefetch_share(const std::byte* next, size_t bytes, uint32_t tile, uint32_t tiles) {
+  for (size_t at = bytes * tile / tiles / 64 * 64; at < bytes * (tile + 1) / tiles; at += 64)
+    _mm_prefetch(reinterpret_cast<const char*>(next) + at, _MM_HINT_T1);
+}
