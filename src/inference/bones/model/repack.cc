@@ -10,11 +10,7 @@
 #include "inference/bones/model/quant_blocks.h"
 
 namespace tie::bones {
-namespace {
 
-using model_files::TensorType;
-
-// Row of the file that becomes packed row `row`.
 uint32_t file_row(const TensorSource& source, uint32_t rope_dim, uint32_t row) {
   if (source.interleaved_head == 0) return source.first_row + row;
   const uint32_t head = row / source.interleaved_head * source.interleaved_head, i = row % source.interleaved_head;
@@ -22,6 +18,10 @@ uint32_t file_row(const TensorSource& source, uint32_t rope_dim, uint32_t row) {
   const uint32_t half = rope_dim / 2;
   return source.first_row + head + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
+
+namespace {
+
+using model_files::TensorType;
 
 void put_half(std::byte* p, float f) {
   const auto bits = static_cast<uint16_t>(float_to_half(f));

@@ -13,6 +13,9 @@ namespace tie::bones {
 
 Packing packing_for(model_files::TensorType type);
 
+// Row of the file's matrix that becomes row `row` of the packed one.
+uint32_t file_row(const TensorSource& source, uint32_t rope_dim, uint32_t row);
+
 // Bytes of the packed tensor, a multiple of 64.
 uint64_t packed_bytes(Packing packing, uint32_t n, uint32_t k);
 

@@ -27,14 +27,15 @@ Result<std::unique_ptr<RankSegment>> open_segment(int fd, std::vector<os::Fd> pe
   return std::make_unique<RankSegment>(std::move(segment));
 }
 
-Result<void> follower_life(const ForkedRanksOptions& o, std::span<const std::byte> image, int segment_fd, int kv_fd,
-                           uint32_t rank) {
+// Each rank packs its own image, in memory that is its own.
+Result<void> follower_life(const ForkedRanksOptions& o, ByteView gguf, int segment_fd, int kv_fd, uint32_t rank) {
+  TIE_TRY(const OwnedImage image, OwnedImage::from_gguf(gguf, nullptr, o.grid.at(rank)));
   ThreadPool pool({.n_threads = o.threads_per_rank});
   std::vector<os::Fd> peers(1);
   TIE_TRY(peers[0], os::pidfd_open(::getppid()));
   TIE_TRY(auto segment, open_segment(segment_fd, std::move(peers)));
   TIE_TRY(os::Mapping kv, os::Mapping::read_write(kv_fd));
-  return follow({image, std::move(segment), kv.writable()}, rank, model_options(o, &pool));
+  return follow({image.bytes(), std::move(segment), kv.writable()}, rank, model_options(o, &pool));
 }
 
 }  // namespace
@@ -43,15 +44,12 @@ ForkedRanks::ForkedRanks(ForkedRanks&&) noexcept = default;
 
 Result<ForkedRanks> ForkedRanks::start(ByteView gguf, const ForkedRanksOptions& o) {
   ForkedRanks out;
-  for (uint32_t i = 0; i < o.grid.count(); ++i) {
-    TIE_TRY(OwnedImage image, OwnedImage::from_gguf(gguf, nullptr, o.grid.at(i)));
-    out.images_.push_back(std::move(image));
-  }
-  TIE_TRY(const WeightsImage first, WeightsImage::attach(out.images_[0].bytes()));
-  RankLimits limits = rank_limits(first.config(), o.grid, model_options(o, nullptr));
+  for (uint32_t i = 1; i < o.grid.count(); ++i) TIE_CHECK_OK(PackPlan::from_gguf(gguf, o.grid.at(i)));
+  TIE_TRY(const PackPlan plan, PackPlan::from_gguf(gguf, o.grid.at(0)));
+  RankLimits limits = rank_limits(plan.config(), o.grid, model_options(o, nullptr));
   limits.threads_per_rank = o.threads_per_rank;
   TIE_TRY(RankSegment created, RankSegment::create(limits));
-  TIE_TRY(out.kv_.layout, KvLayout::for_model(first.config()));
+  TIE_TRY(out.kv_.layout, KvLayout::for_model(plan.config()));
   out.kv_.n_blocks = out.kv_.layout.blocks_for(o.kv_tokens);
   TIE_TRY(out.kv_fd_, os::create_memfd("tie-rank-kv", out.kv_.n_blocks * out.kv_.layout.block_bytes()));
   TIE_TRY(out.kv_memory_, os::Mapping::read_write(out.kv_fd_.get()));
@@ -63,15 +61,16 @@ Result<ForkedRanks> ForkedRanks::start(ByteView gguf, const ForkedRanksOptions& 
     if (child < 0) return fail_errno("fork", errno);
     if (child == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::_exit(follower_life(o, out.images_[rank].bytes(), created.fd(), out.kv_fd_.get(), rank) ? 0 : 3);
+      ::_exit(follower_life(o, gguf, created.fd(), out.kv_fd_.get(), rank) ? 0 : 3);
     }
     out.followers_.push_back(child);
     TIE_TRY(os::Fd peer, os::pidfd_open(child));
     peers.push_back(std::move(peer));
   }
+  TIE_TRY(out.image_, OwnedImage::from_gguf(gguf, nullptr, o.grid.at(0)));
   out.pool_ = std::make_unique<ThreadPool>(ThreadPoolOptions{.n_threads = o.threads_per_rank});
   TIE_TRY(auto segment, open_segment(created.fd(), std::move(peers)));
-  TIE_TRY(RankLeader leader, RankLeader::attach({out.images_[0].bytes(), std::move(segment), out.kv_memory_.writable()},
+  TIE_TRY(RankLeader leader, RankLeader::attach({out.image_.bytes(), std::move(segment), out.kv_memory_.writable()},
                                                 model_options(o, out.pool_.get())));
   out.leader_ = std::make_unique<RankLeader>(std::move(leader));
   return out;

@@ -40,7 +40,7 @@ class ForkedRanks {
   os::Fd kv_fd_;
   os::Mapping kv_memory_;
   KvPool kv_;
-  std::vector<OwnedImage> images_;
+  OwnedImage image_;
   std::unique_ptr<RankLeader> leader_;
   std::vector<pid_t> followers_;
 };

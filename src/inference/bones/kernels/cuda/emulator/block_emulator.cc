@@ -1,0 +1,193 @@
+#include "inference/bones/kernels/cuda/emulator/block_emulator.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
+namespace tie::bones::cuda {
+namespace {
+
+constexpr size_t kStackBytes = 64 << 10;
+constexpr uint32_t kLanes = 32, kMaxThreads = 1024, kMaxShared = 227 << 10, kTouchBytes = 2;
+
+float bf16_half(uint32_t word, uint32_t which) {
+  return std::bit_cast<float>(which == 0 ? word << 16 : word & 0xffff0000u);
+}
+
+}  // namespace
+
+// Never returns for a fault: the fiber is abandoned where it stands, with its stack.
+void BlockEmulator::fault(const std::string& what) {
+  if (fault_.empty())
+    fault_ = "block (" + std::to_string(block_.x) + ", " + std::to_string(block_.y) + ", " + std::to_string(block_.z) +
+             "), thread " + std::to_string(current_) + ": " + what;
+  yield(Waits::kDone);
+}
+
+void BlockEmulator::yield(Waits why) {
+  fibers_[current_].waits = why;
+  ::swapcontext(&fibers_[current_].context, &scheduler_);
+}
+
+void BlockEmulator::touch(uint32_t offset, uint32_t bytes, bool writes) {
+  if (offset > shared_.size() || bytes > shared_.size() - offset) return fault("an access outside the shared memory");
+  const auto self = static_cast<uint16_t>(current_);
+  for (uint32_t unit = offset / kTouchBytes; unit <= (offset + bytes - 1) / kTouchBytes; ++unit) {
+    Touch& t = touches_[unit];
+    if (t.epoch != epoch_) t = {.epoch = epoch_};
+    const bool written_by_other = t.writer != 0xffff && t.writer != self;
+    const bool read_by_other = t.many_readers || (t.reader != 0xffff && t.reader != self);
+    if (written_by_other || (writes && read_by_other))
+      return fault("a race on shared byte " + std::to_string(unit * kTouchBytes) + " with thread " +
+                   std::to_string(written_by_other ? t.writer : t.reader));
+    if (writes)
+      t.writer = self;
+    else if (t.reader != self) {
+      t.many_readers = t.many_readers || t.reader != 0xffff;
+      t.reader = self;
+    }
+  }
+}
+
+void BlockEmulator::meet_warp() {
+  yield(Waits::kWarp);
+}
+
+void BlockEmulator::enter(uint32_t low, uint32_t high) {
+  auto* self = reinterpret_cast<BlockEmulator*>(uintptr_t{low} | uintptr_t{high} << 32);
+  EmulatedBlock block(*self);
+  (*self->body_)(block);
+  self->yield(Waits::kDone);
+}
+
+void BlockEmulator::prepare_fibers() {
+  const auto self = reinterpret_cast<uintptr_t>(this);
+  for (Fiber& fiber : fibers_) {
+    fiber.waits = Waits::kRunning;
+    ::getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.data();
+    fiber.context.uc_stack.ss_size = fiber.stack.size();
+    fiber.context.uc_link = nullptr;
+    ::makecontext(&fiber.context, reinterpret_cast<void (*)()>(&BlockEmulator::enter), 2, static_cast<uint32_t>(self),
+                  static_cast<uint32_t>(self >> 32));
+  }
+}
+
+// Lets those go on whose meeting is complete. False: nobody can.
+bool BlockEmulator::release_waiters() {
+  bool released = false;
+  for (uint32_t warp = 0; warp < launch_.threads; warp += kLanes) {
+    auto lanes = std::span(fibers_).subspan(warp, kLanes);
+    if (std::all_of(lanes.begin(), lanes.end(), [](const Fiber& f) { return f.waits == Waits::kWarp; })) {
+      for (Fiber& f : lanes) f.waits = Waits::kRunning;
+      released = true;
+    }
+  }
+  if (released) return true;
+  if (!std::all_of(fibers_.begin(), fibers_.end(), [](const Fiber& f) { return f.waits == Waits::kBlock; }))
+    return false;
+  for (Fiber& f : fibers_) f.waits = Waits::kRunning;
+  ++epoch_;
+  return true;
+}
+
+Result<void> BlockEmulator::run_block() {
+  prepare_fibers();
+  ++epoch_;
+  for (;;) {
+    if (launch_.order_seed > 1) std::shuffle(order_.begin(), order_.end(), random_);
+    for (uint32_t thread : order_) {
+      if (fibers_[thread].waits != Waits::kRunning) continue;
+      current_ = thread;
+      ::swapcontext(&scheduler_, &fibers_[thread].context);
+      if (!fault_.empty()) return fail(Code::kInternal, fault_);
+    }
+    if (std::all_of(fibers_.begin(), fibers_.end(), [](const Fiber& f) { return f.waits == Waits::kDone; })) return {};
+    if (!release_waiters())
+      return fail(Code::kInternal, "block (" + std::to_string(block_.x) + ", " + std::to_string(block_.y) + ", " +
+                                       std::to_string(block_.z) +
+                                       "): some threads wait at a barrier or shuffle that others never reach");
+  }
+}
+
+Result<void> BlockEmulator::run(const EmulatedLaunch& launch, const Body& body) {
+  if (launch.threads == 0 || launch.threads > kMaxThreads || launch.threads % kLanes != 0 ||
+      launch.shared_bytes > kMaxShared)
+    return fail(Code::kBadRequest,
+                "a block has 32 to 1024 threads in whole warps and at most 227 KiB of shared memory");
+  launch_ = launch;
+  body_ = &body;
+  fault_.clear();
+  random_.seed(launch.order_seed);
+  fibers_.resize(launch.threads);
+  for (Fiber& fiber : fibers_) fiber.stack.resize(kStackBytes);
+  order_.resize(launch.threads);
+  std::iota(order_.begin(), order_.end(), 0);
+  if (launch.order_seed == 1) std::reverse(order_.begin(), order_.end());
+  touches_.assign(launch.shared_bytes / kTouchBytes + 1, {});
+  epoch_ = 0;
+  for (block_.z = 0; block_.z < launch.grid.z; ++block_.z)
+    for (block_.y = 0; block_.y < launch.grid.y; ++block_.y)
+      for (block_.x = 0; block_.x < launch.grid.x; ++block_.x) {
+        shared_.assign(launch.shared_bytes, std::byte{0xa5});  // never what a body expects to find
+        TIE_CHECK_OK(run_block());
+      }
+  return {};
+}
+
+uint32_t EmulatedBlock::thread() const {
+  return emulator_.current_;
+}
+uint32_t EmulatedBlock::threads() const {
+  return emulator_.launch_.threads;
+}
+uint32_t EmulatedBlock::block_x() const {
+  return emulator_.block_.x;
+}
+uint32_t EmulatedBlock::block_y() const {
+  return emulator_.block_.y;
+}
+uint32_t EmulatedBlock::block_z() const {
+  return emulator_.block_.z;
+}
+uint32_t EmulatedBlock::blocks_x() const {
+  return emulator_.launch_.grid.x;
+}
+void EmulatedBlock::sync() const {
+  emulator_.yield(BlockEmulator::Waits::kBlock);
+}
+
+// Two meetings: all have shown their values, all have taken what they want.
+uint32_t EmulatedBlock::shuffle_xor(uint32_t v, uint32_t mask) const {
+  const uint32_t self = emulator_.current_, peer = (self & ~31u) | ((self ^ mask) & 31u);
+  emulator_.fibers_[self].deposit[0] = v;
+  emulator_.meet_warp();
+  const uint32_t taken = emulator_.fibers_[peer].deposit[0];
+  emulator_.meet_warp();
+  return taken;
+}
+float EmulatedBlock::shuffle_xor(float v, uint32_t mask) const {
+  return std::bit_cast<float>(shuffle_xor(std::bit_cast<uint32_t>(v), mask));
+}
+
+// The fragments of mma.m16n8k16 as the PTX manual lays them out over the lanes.
+void EmulatedBlock::mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) const {
+  const uint32_t self = emulator_.current_, warp = self & ~31u, lane = self & 31u;
+  BlockEmulator::Fiber& mine = emulator_.fibers_[self];
+  for (uint32_t i = 0; i < 4; ++i) mine.deposit[i] = a[i];
+  for (uint32_t i = 0; i < 2; ++i) mine.deposit_b[i] = b[i];
+  emulator_.meet_warp();
+  for (uint32_t out = 0; out < 4; ++out) {
+    const uint32_t row = lane / 4 + (out / 2) * 8, column = (lane % 4) * 2 + out % 2;
+    float sum = 0;
+    for (uint32_t k = 0; k < 16; ++k) {
+      const auto& from_a = emulator_.fibers_[warp + (row % 8) * 4 + (k % 8) / 2];
+      const auto& from_b = emulator_.fibers_[warp + column * 4 + (k % 8) / 2];
+      sum += bf16_half(from_a.deposit[(row / 8) + 2 * (k / 8)], k % 2) * bf16_half(from_b.deposit_b[k / 8], k % 2);
+    }
+    d[out] += sum;
+  }
+  emulator_.meet_warp();
+}
+
+}  // namespace tie::bones::cuda

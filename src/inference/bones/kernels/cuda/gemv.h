@@ -1,0 +1,95 @@
+// Products for decode: one to four rows of activations times a matrix, weights dequantised as they arrive. The norm of
+// the input, the gate's activation and the addition to the residual stream are part of the product. Limit: memory
+// bandwidth; each warp streams two rows of weights, each lane a block of 32 inputs at a time.
+#pragma once
+#include "inference/bones/kernels/cuda/weight_formats.h"
+
+namespace tie::bones::cuda {
+
+inline constexpr uint32_t kGemvThreads = 128, kGemvOutputs = 8;  // a warp has two outputs
+inline constexpr uint32_t kGemvRows = 4;
+inline constexpr uint32_t kGemvChunk = 2048;  // inputs in shared memory at a time
+
+enum class Gate : uint32_t { kNone, kSilu, kGelu };
+
+struct GemvArgs {
+  Matrix w, up;                 // up: with a gate, the second matrix: y = gate(x w) * (x up)
+  const float* x = nullptr;     // [rows][x_stride]
+  const float* norm = nullptr;  // null, or the weights of an RMS norm of x
+  float* y = nullptr;           // [rows][y_stride]
+  uint32_t rows = 0, x_stride = 0, y_stride = 0;
+  float epsilon = 0;
+  uint32_t add = 0;  // y += instead of y =
+  Gate gate = Gate::kNone;
+};
+
+TIE_DEVICE float gated(Gate gate, float g, float up) {
+  if (gate == Gate::kSilu) return g / (1.0f + expf(-g)) * up;
+  return 0.5f * g * (1.0f + tanhf(0.7978845608028654f * (g + 0.044715f * g * g * g))) * up;
+}
+
+// Shared memory: x in chunks, one float of padding for each 32 so that lanes reading their own block do not collide;
+// then the block's sums.
+inline constexpr uint32_t kGemvXFloats = kGemvRows * (kGemvChunk + kGemvChunk / 32);
+inline constexpr uint32_t kGemvSharedBytes = kGemvXFloats * 4 + 128;
+
+template <Format kFormat, typename Block, typename Shared>
+TIE_DEVICE void gemv_block(const Matrix& w, uint32_t output, uint32_t block, uint32_t first_block, uint32_t rows,
+                           const Shared& x, float (&sum)[kGemvRows]) {
+  for (uint32_t half = 0; half < 2; ++half) {
+    float weights[16];
+    load_half_block<kFormat>(w, output, block, half, weights);
+    const uint32_t at = (block - first_block) * 33 + 16 * half;
+    for (uint32_t row = 0; row < kGemvRows; ++row) {
+      if (row >= rows) break;
+      for (uint32_t i = 0; i < 16; ++i) sum[row] += weights[i] * x[row * (kGemvChunk + kGemvChunk / 32) + at + i];
+    }
+  }
+}
+
+// Grid: (n + 7) / 8 blocks of 128 threads.
+template <Format kFormat, typename Block>
+TIE_DEVICE void gemv(Block& b, const GemvArgs& a) {
+  auto x = b.template shared<float>(0, kGemvXFloats);
+  const uint32_t warp = b.thread() / kWarp, lane = b.thread() % kWarp, k = a.w.k;
+  float scale[kGemvRows];
+  for (uint32_t row = 0; row < kGemvRows; ++row) {
+    scale[row] = 1.0f;
+    if (!a.norm || row >= a.rows) continue;
+    float square = 0;
+    for (uint32_t i = b.thread(); i < k; i += kGemvThreads) {
+      const float v = a.x[uint64_t{row} * a.x_stride + i];
+      square += v * v;
+    }
+    scale[row] = 1.0f / sqrtf(block_sum(b, square, kGemvXFloats * 4) / static_cast<float>(k) + a.epsilon);
+  }
+  float sum[2][kGemvRows] = {}, up[2][kGemvRows] = {};
+  const uint32_t first_output = b.block_x() * kGemvOutputs + warp * 2;
+  for (uint32_t from = 0; from < k; from += kGemvChunk) {
+    const uint32_t n = k - from < kGemvChunk ? k - from : kGemvChunk;
+    b.sync();
+    for (uint32_t row = 0; row < a.rows; ++row)
+      for (uint32_t i = b.thread(); i < n; i += kGemvThreads) {
+        const float v = a.x[uint64_t{row} * a.x_stride + from + i] * scale[row];
+        x[row * (kGemvChunk + kGemvChunk / 32) + i + i / 32] = a.norm ? v * a.norm[from + i] : v;
+      }
+    b.sync();
+    for (uint32_t block = from / 32 + lane; block < (from + n) / 32; block += kWarp)
+      for (uint32_t o = 0; o < 2; ++o) {
+        if (first_output + o >= a.w.n) continue;
+        gemv_block<kFormat, Block>(a.w, first_output + o, block, from / 32, a.rows, x, sum[o]);
+        if (a.gate != Gate::kNone)
+          gemv_block<kFormat, Block>(a.up, first_output + o, block, from / 32, a.rows, x, up[o]);
+      }
+  }
+  for (uint32_t o = 0; o < 2; ++o)
+    for (uint32_t row = 0; row < kGemvRows; ++row) {
+      float total = warp_sum(b, sum[o][row]);
+      if (a.gate != Gate::kNone) total = gated(a.gate, total, warp_sum(b, up[o][row]));
+      if (lane != 0 || row >= a.rows || first_output + o >= a.w.n) continue;
+      float* y = a.y + uint64_t{row} * a.y_stride + first_output + o;
+      *y = a.add ? *y + total : total;
+    }
+}
+
+}  // namespace tie::bones::cuda

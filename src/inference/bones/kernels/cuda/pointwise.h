@@ -1,0 +1,190 @@
+// What stands between the products: embedding rows, norms, activations, rotation of heads and the store into the paged
+// cache, moving KV blocks. One block of 128 threads for each row, head or KV block.
+#pragma once
+#include "inference/bones/kernels/cuda/gemv.h"
+
+namespace tie::bones::cuda {
+
+inline constexpr uint32_t kRowThreads = 128;
+inline constexpr uint32_t kRowSharedBytes = 128;
+
+struct EmbedArgs {
+  Matrix w;
+  const int32_t* tokens = nullptr;
+  float* x = nullptr;  // [rows][k]
+  float scale = 1.0f;
+};
+
+// Grid: rows.
+template <Format kFormat, typename Block>
+TIE_DEVICE void embed(Block& b, const EmbedArgs& a) {
+  const uint32_t row = b.block_x();
+  for (uint32_t i = b.thread(); i < a.w.k / 16; i += kRowThreads) {
+    float w[16];
+    load_half_block<kFormat>(a.w, static_cast<uint32_t>(a.tokens[row]), i / 2, i % 2, w);
+    for (uint32_t j = 0; j < 16; ++j) a.x[uint64_t{row} * a.w.k + 16 * i + j] = w[j] * a.scale;
+  }
+}
+
+// out = bf16 of norm(x) * weight, or of x itself without a weight; the input of a gemm.
+struct NormArgs {
+  const float* x = nullptr;  // [rows][n]
+  const float* weight = nullptr;
+  uint16_t* out = nullptr;  // [rows][n]
+  uint32_t n = 0;
+  float epsilon = 0;
+};
+
+template <typename Block>
+TIE_DEVICE float row_scale(Block& b, const float* x, uint32_t n, float epsilon) {
+  float square = 0;
+  for (uint32_t i = b.thread(); i < n; i += kRowThreads) square += x[i] * x[i];
+  return 1.0f / sqrtf(block_sum(b, square, 0) / static_cast<float>(n) + epsilon);
+}
+
+template <typename Block>
+TIE_DEVICE void norm_to_bf16(Block& b, const NormArgs& a) {
+  const float* x = a.x + uint64_t{b.block_x()} * a.n;
+  uint16_t* out = a.out + uint64_t{b.block_x()} * a.n;
+  const float scale = a.weight ? row_scale(b, x, a.n, a.epsilon) : 1.0f;
+  for (uint32_t i = b.thread(); i < a.n; i += kRowThreads)
+    out[i] = static_cast<uint16_t>(bf16_bits(x[i] * scale * (a.weight ? a.weight[i] : 1.0f)));
+}
+
+// x += norm(y) * weight: the residual after a post norm.
+struct AddNormArgs {
+  float* x = nullptr;
+  const float* y = nullptr;
+  const float* weight = nullptr;
+  uint32_t n = 0;
+  float epsilon = 0;
+};
+
+template <typename Block>
+TIE_DEVICE void add_norm(Block& b, const AddNormArgs& a) {
+  float* x = a.x + uint64_t{b.block_x()} * a.n;
+  const float* y = a.y + uint64_t{b.block_x()} * a.n;
+  const float scale = row_scale(b, y, a.n, a.epsilon);
+  for (uint32_t i = b.thread(); i < a.n; i += kRowThreads) x[i] += y[i] * scale * a.weight[i];
+}
+
+// out = bf16 of gate(g) * up, rows of n.
+struct GateArgs {
+  const float* gate = nullptr;
+  const float* up = nullptr;
+  uint16_t* out = nullptr;
+  uint32_t n = 0;
+  Gate kind = Gate::kSilu;
+};
+
+template <typename Block>
+TIE_DEVICE void gate_to_bf16(Block& b, const GateArgs& a) {
+  const uint64_t at = uint64_t{b.block_x()} * a.n;
+  for (uint32_t i = b.thread(); i < a.n; i += kRowThreads)
+    a.out[at + i] = static_cast<uint16_t>(bf16_bits(gated(a.kind, a.gate[at + i], a.up[at + i])));
+}
+
+// The paged cache in GPU memory: block record [layer][kv head] { K: [token][head_dim], V: [token][head_dim] } of 16-bit
+// elements; the same number of bytes as KvLayout's.
+struct PagedKv {
+  uint8_t* base = nullptr;
+  uint64_t block_bytes = 0, layer_offset = 0;  // of this layer in a record
+  uint32_t block_tokens = 0, head_dim = 0, n_kv_heads = 0;
+  uint32_t bf16 = 0;
+};
+
+TIE_DEVICE uint16_t* kv_vector(const PagedKv& kv, uint32_t block, uint32_t head, uint32_t slot, uint32_t value) {
+  const uint64_t half = uint64_t{kv.block_tokens} * kv.head_dim;  // elements of K, or of V
+  auto* record = reinterpret_cast<uint16_t*>(kv.base + block * kv.block_bytes + kv.layer_offset);
+  return record + (uint64_t{head} * 2 + value) * half + uint64_t{slot} * kv.head_dim;
+}
+TIE_DEVICE float kv_value(const PagedKv& kv, uint16_t bits) {
+  return kv.bf16 ? bf16_value(bits) : half_value(bits);
+}
+TIE_DEVICE uint16_t kv_bits(const PagedKv& kv, float f) {
+  return kv.bf16 ? static_cast<uint16_t>(bf16_bits(f)) : half_bits(f);
+}
+
+// Where each row of the batch stands; all in GPU memory so that a captured graph serves every step.
+struct RowPlaces {
+  const uint32_t* position = nullptr;  // [rows]
+  const uint32_t* sequence = nullptr;  // [rows]
+  const uint32_t* tables = nullptr;    // [sequences][table_stride] block numbers
+  uint32_t table_stride = 0;
+};
+
+struct HeadsArgs {
+  float* q = nullptr;  // [rows][n_heads * head_dim], rotated and scaled in place
+  const float* k = nullptr;
+  const float* v = nullptr;
+  const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;
+  const float *q_norm = nullptr, *k_norm = nullptr;
+  const float* frequencies = nullptr;  // [rope_dim / 2] angles per position
+  RowPlaces rows;
+  PagedKv kv;
+  uint32_t n_heads = 0, rope_dim = 0;
+  float epsilon = 0, scale = 1.0f, rope_scale = 1.0f;  // of q; of cos and sin
+};
+
+// Bias, norm, rotation; q stays, k and v go to the cache. Grid: x = heads + 2 * kv heads, y = rows. head_dim <= 512.
+inline constexpr uint32_t kHeadsSharedBytes = 128 + 512 * 4;
+
+template <typename Block>
+TIE_DEVICE void finish_heads(Block& b, const HeadsArgs& a) {
+  auto head = b.template shared<float>(128, 512);
+  const uint32_t d = a.kv.head_dim, n_kv = a.kv.n_kv_heads, row = b.block_y(), index = b.block_x();
+  const bool is_q = index < a.n_heads, is_v = index >= a.n_heads + n_kv;
+  const uint32_t h = is_q ? index : (index - a.n_heads) % n_kv;
+  const float* from =
+      is_q ? a.q + (uint64_t{row} * a.n_heads + h) * d : (is_v ? a.v : a.k) + (uint64_t{row} * n_kv + h) * d;
+  const float* bias = is_q ? a.q_bias : is_v ? a.v_bias : a.k_bias;
+  const float* norm = is_q ? a.q_norm : is_v ? nullptr : a.k_norm;
+  float square = 0;
+  for (uint32_t i = b.thread(); i < d; i += kRowThreads) {
+    const float v = from[i] + (bias ? bias[h * d + i] : 0.0f);
+    head[i] = v;
+    square += v * v;
+  }
+  const float total = block_sum(b, square, 0);  // a barrier as well
+  const float scale = norm ? 1.0f / sqrtf(total / static_cast<float>(d) + a.epsilon) : 1.0f;
+  const uint32_t position = a.rows.position[row], half = a.rope_dim / 2;
+  const uint32_t block =
+      a.rows.tables[uint64_t{a.rows.sequence[row]} * a.rows.table_stride + position / a.kv.block_tokens];
+  for (uint32_t i = b.thread(); i < d; i += kRowThreads) {
+    auto at = [&](uint32_t j) { return head[j] * scale * (norm ? norm[j] : 1.0f); };
+    float v = at(i);
+    if (!is_v && i < a.rope_dim) {
+      const uint32_t pair = i < half ? i : i - half;
+      const float angle = static_cast<float>(position) * a.frequencies[pair];
+      const float c = cosf(angle) * a.rope_scale, s = sinf(angle) * a.rope_scale;
+      v = i < half ? v * c - at(i + half) * s : at(i - half) * s + v * c;
+    }
+    if (is_q)
+      a.q[(uint64_t{row} * a.n_heads + h) * d + i] = v * a.scale;
+    else
+      kv_vector(a.kv, block, h, position % a.kv.block_tokens, is_v)[i] = kv_bits(a.kv, v);
+  }
+}
+
+// Moves whole KV blocks between the pool and a run of records (pinned kvxfer memory), either way. Grid: blocks.
+struct CopyBlocksArgs {
+  uint8_t* pool = nullptr;
+  uint8_t* records = nullptr;
+  const uint32_t* blocks = nullptr;
+  uint64_t block_bytes = 0;  // a multiple of 16
+  uint32_t to_pool = 0;
+};
+
+template <typename Block>
+TIE_DEVICE void copy_blocks(Block& b, const CopyBlocksArgs& a) {
+  auto* in_pool = reinterpret_cast<Bytes16*>(a.pool + a.blocks[b.block_x()] * a.block_bytes);
+  auto* record = reinterpret_cast<Bytes16*>(a.records + b.block_x() * a.block_bytes);
+  for (uint64_t i = b.thread(); i < a.block_bytes / 16; i += kRowThreads) {
+    if (a.to_pool)
+      in_pool[i] = record[i];
+    else
+      record[i] = in_pool[i];
+  }
+}
+
+}  // namespace tie::bones::cuda
