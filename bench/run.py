@@ -188,6 +188,8 @@ def openssl_speed(block_bytes, seconds=2):
 
 
 def bench_cache(options):
+    import turns
+
     lines = subprocess.run([BIN / "cache_bench", "--repeat", str(3 * options.repeat)], check=True, capture_output=True, text=True).stdout
     figures = {line.pop("name"): line for line in map(json.loads, lines.splitlines())}
     copies = [[name, f"{f['gb_per_s']:.2f} GB/s", f"{f['memcpy_gb_per_s']:.2f} GB/s", f"{100 * f['ratio']:.0f} %"] for name, f in figures.items() if "memcpy_gb_per_s" in f]
@@ -201,7 +203,7 @@ def bench_cache(options):
     table("EnsembleWarden, AES-256-GCM, blocks of 369 kB, one core", ["figure", "rate", "ms a MB", "of libcrypto, same memory", "of `openssl speed`"], rows)
     rows = [[name, f"{f['held']:.0f} of {f['entries']:.0f}", *(f"{f[k]:.3f}" for k in ("put_p50_ms", "put_p99_ms", "get_p50_ms", "get_p99_ms", "copy_p50_ms"))] for name, f in figures.items() if "held" in f]
     table("cache_stored in a process of its own, ms", ["entries", "held", "put p50", "put p99", "get p50", "get p99", "copy p50"], rows)
-    return {"cache": figures}
+    return {"cache": figures, "turns": turns.report(BUILD, table)}
 
 
 BENCHES = {"limits": bench_limits, "engine": bench_engine, "peers": bench_peers, "path": bench_path, "ranks": bench_ranks, "cache": bench_cache, "recycle": bench_recycle}

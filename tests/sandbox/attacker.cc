@@ -104,8 +104,11 @@ int obey(const std::string& program, int connection, os::ServingMode mode) {
 }
 
 // As a daemon: the test reaches it over the socket that the victim serves.
-int obey_as_daemon(const std::string& program, const std::string& socket) {
+int obey_as_daemon(const std::string& program, const std::string& socket, const std::string& other_socket) {
   auto listener = os::listen_unix(socket);
+  os::Fd other;  // there to be connected to
+  if (!other_socket.empty())
+    if (auto listening = os::listen_unix(other_socket)) other = std::move(*listening);
   if (!listener) return 2;
   os::notify_ready();
   for (;;) {
@@ -123,7 +126,8 @@ int main(int argc, char** argv) {
   if (!os::harden_process()) return 1;
   std::string program = argv[0];
   for (const char* name : {"--control-socket", "--socket"})
-    if (std::string socket = flag(argc, argv, name); !socket.empty()) return obey_as_daemon(program, socket);
+    if (std::string socket = flag(argc, argv, name); !socket.empty())
+      return obey_as_daemon(program, socket, flag(argc, argv, "--kvxfer-socket"));
   auto connection = os::activation_connection();
   if (!connection) return 3;
   for (const char* name : {"--app-socket", "--decap-socket"}) {

@@ -33,7 +33,8 @@ const std::map<std::string, std::vector<std::string>> kServes = {
     {"tie-model-owner", {"--socket"}},
     {"cloudboardd", {"--control-socket"}},
     {"workload_servicesd", {"--decap-socket", "--authorize-socket", "--claims-socket"}},
-    {"afm-runtime", {"--socket"}},
+    {"afm-runtime", {"--socket", "--kvxfer-socket"}},
+    {"cache_stored", {"--socket"}},
     {"tie-status-probe", {"--socket"}},
     {"tie-controllerd", {"--socket"}}};
 
