@@ -239,6 +239,7 @@ void add_ask_commands(CLI::App& app, int& exit_code) {
       "Examples:\n  tie ask \"Why is the sky blue?\" --max-tokens 100\n  tie ask --system \"Answer in French.\" < "
       "letter.txt\n\n" +
       std::string(kExitCodesHelp));
+  o->node.token_batch = 0;  // one question: nothing is fetched ahead
   ask_command->callback([o, &exit_code] { exit_code = ask(*o); });
 
   auto c = std::make_shared<AskOptions>();

@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cctype>
+
+#include "client/token_wallet/token_wallet.h"
+#include "os/fd.h"
 
 namespace tie::cli {
 
@@ -16,12 +20,39 @@ void add_node_flags(CLI::App& command, NodeFlags& flags) {
       .add_option("--policy", flags.policy,
                   "policy file (default: ~/.config/tie/policy.toml, else the one of this build)")
       ->envname("TIE_POLICY");
+  command
+      .add_option("--token-issuer", flags.token_issuer,
+                  "https://HOST of the issuer of one-time tokens, for a node that asks for them")
+      ->envname("TIE_TOKEN_ISSUER");
+  command.add_option("--token-key-file", flags.token_key_file, "file with your API key for the issuer")
+      ->envname("TIE_TOKEN_KEY_FILE");
 }
+
+namespace {
+
+constexpr size_t kMaxKeyFileBytes = 1024;
+
+Result<std::shared_ptr<client::TokenSource>> open_wallet(const NodeFlags& flags) {
+  client::WalletOptions options{.issuer_url = flags.token_issuer, .batch = flags.token_batch};
+  if (!flags.token_key_file.empty()) {
+    TIE_TRY(Bytes text, os::read_file(flags.token_key_file, kMaxKeyFileBytes));
+    options.api_key = to_string(text);
+    while (!options.api_key.empty() && std::isspace(static_cast<unsigned char>(options.api_key.back())))
+      options.api_key.pop_back();
+  }
+  TIE_TRY(std::shared_ptr<client::TokenSource> wallet, client::TokenWallet::open(std::move(options)));
+  return wallet;
+}
+
+}  // namespace
 
 Result<std::shared_ptr<client::Session>> open_session(const NodeFlags& flags) {
   client::SessionOptions options;
   options.node = flags.node;
   options.policy_path = flags.policy;
+  if (!flags.token_issuer.empty()) {
+    TIE_TRY(options.tokens, open_wallet(flags));
+  }
   return client::Session::open(std::move(options));
 }
 

@@ -28,6 +28,8 @@ extern const char* const kExitCodesHelp;
 struct NodeFlags {
   std::string node = "127.0.0.1:8443";
   std::string policy;
+  std::string token_issuer, token_key_file;  // for nodes that ask for one-time tokens
+  size_t token_batch = 16;                   // fetched ahead; 0 for a command that asks once
 };
 void add_node_flags(CLI::App& command, NodeFlags& flags);
 
@@ -44,6 +46,7 @@ void add_ask_commands(CLI::App& app, int& exit_code);         // ask, chat
 void add_node_facts_commands(CLI::App& app, int& exit_code);  // keys, models
 void add_policy_commands(CLI::App& app, int& exit_code);      // policy show, pin
 void add_proxy_command(CLI::App& app, int& exit_code);
+void add_issuer_commands(CLI::App& app, int& exit_code);  // issuer init, key, credential, serve
 void add_model_commands(CLI::App& app, int& exit_code);  // model add, list, remove, verify
 
 }  // namespace tie::cli

@@ -30,6 +30,7 @@ void add_commands(CLI::App& app, int& exit_code) {
   using namespace tie::cli;
   add_ask_commands(app, exit_code);
   add_proxy_command(app, exit_code);
+  add_issuer_commands(app, exit_code);
   add_node_facts_commands(app, exit_code);
   add_policy_commands(app, exit_code);
   add_words_command(app, exit_code, "up", "start a node on this machine", up_command);

@@ -31,6 +31,7 @@ Result<VerifiedNode> facts_of(const v1::AttestationBundle& bundle) {
               .public_key = to_bytes(bundle.kem().kem_public_key())};
   node.expires_unix_ms = bundle.kem().expires_unix_ms();
   node.token_required = bundle.token_required();
+  node.token_challenge = to_bytes(bundle.token_challenge());
   bool software = bundle.workload().kind() == attestation::kKindSoftware ||
                   bundle.key_service().kind() == attestation::kKindSoftware;
   node.assurance = software ? "unattested" : bundle.workload().kind();

@@ -32,6 +32,7 @@ struct VerifiedNode {
   crypto::RequestKey key;
   uint64_t expires_unix_ms = 0;
   bool token_required = false;
+  Bytes token_challenge;  // then: what tokens for this node are made for
   std::string assurance;  // "unattested" for software evidence, else the kind: "tpm"
   std::string release_id_hex;
   std::string key_id_hex;

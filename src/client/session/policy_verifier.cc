@@ -37,6 +37,7 @@ class PolicyVerifier final : public NodeVerifier {
     node.key = std::move(judged.key);
     node.expires_unix_ms = judged.expires_unix_ms;
     node.token_required = judged.token_required;
+    node.token_challenge = judged.token_challenge;
     node.assurance = judged.attested ? judged.workload_kind : "unattested";
     node.release_id_hex = to_hex(judged.release_id);
     node.key_id_hex = to_hex(node.key.key_id);

@@ -1,6 +1,7 @@
 #include "client/session/session.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/random.h"
@@ -85,11 +86,26 @@ Result<void> Answer::start_attempt() {
   ++attempts_;
   if (cancel_->cancelled()) return fail(Code::kCancelled, "cancelled");
   TIE_TRY(node_, session_->node());
-  if (node_->token_required) {
-    return fail(Code::kUnsupportedFeature, "this node asks for one-time tokens, which this client cannot get yet");
-  }
+  if (node_->token_required) return start_attempt_with_token();
   TIE_TRY(attempt_,
           Attempt::start(*session_->link_, *node_, body_, deadline_, *cancel_, session_->options().dek_witness));
+  return {};
+}
+
+// The token goes first in the sealed stream, so that the node can refuse before it looks at anything else.
+Result<void> Answer::start_attempt_with_token() {
+  const auto& source = session_->options().tokens;
+  if (!source)
+    return fail(Code::kUnauthenticated,
+                "this node asks for one-time tokens; name their issuer with --token-issuer and your key for it with "
+                "--token-key-file");
+  TIE_TRY(Bytes token, source->take(node_->token_challenge));
+  Bytes body = token_message(token);
+  append(body, body_);
+  token_sent_ = true;
+  auto started = Attempt::start(*session_->link_, *node_, body, deadline_, *cancel_, session_->options().dek_witness);
+  secure_zero(body);
+  TIE_TRY(attempt_, std::move(started));
   return {};
 }
 
@@ -125,6 +141,10 @@ bool Answer::should_retry(const Error& error) {
       Code::kKeyUnknownOrExpired) {  // once, and also when earlier attempts have met a node that was just starting
     if (refetched_) return false;
     refetched_ = true;
+    return session_->node(0).has_value();
+  }
+  if (error.code == Code::kUnauthenticated && token_sent_) {  // the node may have started anew: then it wants others
+    if (std::exchange(token_retried_, true)) return false;
     return session_->node(0).has_value();
   }
   if (attempts_ >= session_->options().max_attempts) return false;

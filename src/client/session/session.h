@@ -1,7 +1,8 @@
 // A client's relation to one node: connect, fetch the attestation bundle, judge it by the policy, seal requests to it,
 // open answers. Used by the terminal commands and the local proxy. Threads: Session is shared by all; an Answer belongs
 // to one thread (cancel it through its Cancellation). Secrets: each attempt draws its own key, which dies with the
-// attempt. Nothing is written to disk. Retries follow one rule: unknown or expired key: fetch the bundle again, once;
+// attempt. Nothing is written to disk. Retries follow one rule: unknown or expired key: fetch the bundle again, once; a
+// refused one-time token: likewise, with another token;
 // overload or not ready: back off; always a fresh key, never after the first event; gRPC's own retries are off. Source:
 // ARCHITECTURE.md, "Request encryption".
 #pragma once
@@ -13,6 +14,7 @@
 #include "base/clock.h"
 #include "client/session/cancellation.h"
 #include "client/session/node_verifier.h"
+#include "client/session/token_source.h"
 
 namespace tie::v1 {
 class InferenceRequest;
@@ -34,7 +36,8 @@ struct SessionOptions {
   // Hears the key of every attempt. For one caller alone: `tie node prove-stateless` looks for it on the node
   // afterwards.
   std::function<void(ByteView dek)> dek_witness;
-  int64_t first_backoff_ms = 100;  // doubles, with jitter: at most 1.5 s in all with five attempts
+  std::shared_ptr<TokenSource> tokens;  // for nodes that ask for one-time tokens
+  int64_t first_backoff_ms = 100;       // doubles, with jitter: at most 1.5 s in all with five attempts
 };
 
 class Answer;
@@ -94,6 +97,7 @@ class Answer {
  private:
   Result<bool> next_of_attempt(v1::InferenceEvent& event);
   Result<void> start_attempt();
+  Result<void> start_attempt_with_token();
   bool should_retry(const Error& error);
   Error describe(Error error);
 
@@ -107,6 +111,7 @@ class Answer {
   Deadline deadline_;
   int attempts_ = 0;
   bool began_ = false, ended_ = false, cut_ = false, refetched_ = false;
+  bool token_sent_ = false, token_retried_ = false;
   friend class Session;
 };
 
