@@ -12,17 +12,25 @@ HERE = pathlib.Path(__file__).parent
 PACKAGES = support.ROOT / "build/node"
 
 
-@pytest.fixture(scope="module")
-def heard(node, tmp_path_factory):
+def run_script(name, node, folder):
     binary = PACKAGES / "node_modules/.bin/node"
     if not binary.exists() or not (PACKAGES / "node_modules/openai").exists():
         pytest.skip("no Node 22 with the openai package in build/node: ./dev deps --tests")
-    folder = tmp_path_factory.mktemp("node-sdk")
-    shutil.copy(HERE / "node/sdk.mjs", folder)
+    shutil.copy(HERE / "node" / name, folder)
     (folder / "node_modules").symlink_to(PACKAGES / "node_modules")
-    done = subprocess.run([str(binary), "sdk.mjs", node.url + "/v1", node.model], cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([str(binary), name, node.url + "/v1", node.model], cwd=folder, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def heard(node, tmp_path_factory):
+    return run_script("sdk.mjs", node, tmp_path_factory.mktemp("node-sdk"))
+
+
+@pytest.fixture(scope="module")
+def structured(node, tmp_path_factory):
+    return run_script("structured.mjs", node, tmp_path_factory.mktemp("node-structured"))
 
 
 def test_models(heard, node):
@@ -54,3 +62,25 @@ def test_an_abort_ends_the_stream(heard):
 
 def test_header(heard):
     assert heard["verification"].startswith("unattested; release=")
+
+
+def test_zod_schemas_are_parsed(structured):
+    assert structured["parsed"] == json.loads(structured["parsed_text"])
+    assert structured["streamed"] == structured["parsed"]
+
+
+def test_run_tools_calls_the_function(structured):
+    (call,) = structured["called"]
+    assert len(call["city"]) <= 20 and call["unit"] in ("celsius", "fahrenheit")
+    assert structured["roles"] == ["user", "assistant", "tool"]
+    assert structured["goes_on"]
+
+
+def test_run_tools_streams_the_arguments(structured):
+    assert structured["called_streaming"] == structured["called"]
+    assert structured["streamed_roles"] == ["user", "assistant", "tool"]
+    assert structured["argument_pieces"] > 3
+
+
+def test_a_schema_that_cannot_be_enforced_is_refused(structured):
+    assert structured["refused"] == ["BadRequestError", 400, True]
