@@ -1,5 +1,6 @@
 """What the network can see: every sealed event and every request has one of a few sizes. Read off the socket by h2_frames.py."""
 import concurrent.futures
+import os
 import random
 
 import httpx
@@ -8,7 +9,7 @@ import h2_frames
 
 EVENT_SEAL_BYTES = 16                 # the tag of each sealed chunk
 REQUEST_HEADER_BYTES = 2 + 12         # the first chunk of a request carries AEAD id and base nonce
-REQUESTS = 210
+REQUESTS = int(os.environ.get("TIE_WIRE_REQUESTS", 210))  # `./dev test leaks`: 1,000
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"]}}}
 
@@ -37,6 +38,11 @@ def mixed_requests(model, count):
             body |= {"tools": [TOOL], "tool_choice": "required", "max_tokens": 12}
         elif i % 20 == 11:
             body |= {"response_format": {"type": "json_object"}}
+        if i % 10 == 4:  # a later turn of a conversation: turn keys inside, and often tokens from the cache
+            said = "Count the lamps along the quay. " * 8
+            body["messages"] = [{"role": "user", "content": said}]
+            for turn in range(i % 3):
+                body["messages"] += [{"role": "assistant", "content": "There are nine."}, {"role": "user", "content": f"And {turn} more?"}]
         if i % 25 == 7:
             body["messages"][0]["content"] = "word " * 9000  # refused by the app, inside the sealed stream
         if i % 25 == 13:

@@ -58,8 +58,8 @@ Result<TurnKeyFile> TurnKeyFile::open(std::string path, ByteView passphrase, Tur
   TIE_TRY(SecretBytes key, sealing_key(out.master_, clear.subspan(kHeadBytes)));
   auto opened = crypto::aead_open(key.view(), kZeroNonce, clear, ByteView(file).subspan(clear.size()));
   if (!opened)
-    return fail(Code::kPermissionDenied, "the passphrase does not open " + out.path_ +
-                                             " (or the file was changed). Without it, begin a new file");
+    return fail(Code::kUnauthenticated, "the passphrase does not open " + out.path_ +
+                                            " (or the file was changed). Without it, begin a new file");
   auto parsed = table.parse(*opened);
   secure_zero(*opened);
   TIE_CHECK_OK(parsed);

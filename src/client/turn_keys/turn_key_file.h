@@ -13,7 +13,7 @@ namespace tie::client {
 
 class TurnKeyFile {
  public:
-  // Reads an existing file into `table`, or remembers where a new one goes. Errors: kPermissionDenied for a wrong
+  // Reads an existing file into `table`, or remembers where a new one goes. Errors: kUnauthenticated for a wrong
   // passphrase or a changed file, kCorrupt for another kind of file, kBadRequest for an empty passphrase, kIo.
   static Result<TurnKeyFile> open(std::string path, ByteView passphrase, TurnKeyTable& table,
                                   const crypto::PassphraseCost& cost = {});

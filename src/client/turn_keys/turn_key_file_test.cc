@@ -48,7 +48,7 @@ TEST_F(TurnKeyFileTest, AWrongPassphraseAndAChangedFileAreRefusedInWords) {
   ASSERT_TRUE(TurnKeyFile::open(path, kWords, table, kCheap));
   auto wrong = TurnKeyFile::open(path, to_bytes("incorrect horse"), table);
   ASSERT_FALSE(wrong);
-  EXPECT_EQ(wrong.error().code, Code::kPermissionDenied);
+  EXPECT_EQ(wrong.error().code, Code::kUnauthenticated);
   EXPECT_NE(wrong.error().message.find("passphrase"), std::string::npos);
   EXPECT_EQ(TurnKeyFile::open(path, {}, table).error().code, Code::kBadRequest);
   Bytes good = *os::read_file(path, 1 << 20);
