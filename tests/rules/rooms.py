@@ -25,9 +25,10 @@ ROOMS = {
     "keys/token_issuer": {"base", "os", "crypto", "keys/tokens"},
     "keys/attestation": {"base", "crypto", "proto"},
     "keys/tls_link": {"base", "os"},
-    "keys/key_protectiond": {"base", "os", "crypto", "proto", "keys/attestation", "keys/tls_link", "supervision/rpc"},
+    "keys/tpm": {"base", "os", "crypto", "keys/attestation"},
+    "keys/key_protectiond": {"base", "os", "crypto", "proto", "keys/attestation", "keys/tpm", "keys/tls_link", "supervision/rpc"},
     # supervision/model_owner: for model_identity.h alone.
-    "keys/workload_servicesd": {"base", "os", "crypto", "proto", "keys/attestation", "keys/framed_server", "keys/tokens", "keys/tls_link", "supervision/model_owner", "supervision/rpc"},
+    "keys/workload_servicesd": {"base", "os", "crypto", "proto", "keys/attestation", "keys/framed_server", "keys/tokens", "keys/tpm", "keys/tls_link", "supervision/model_owner", "supervision/rpc"},
     "request/frame_link": {"base", "os"},
     "request/cloudboardd": {"base", "os", "crypto", "proto", "keys/replay_guard", "request/frame_link"},
     "request/cb_jobhelper": {"base", "os", "crypto", "proto", "keys/tokens", "request/frame_link", "request/cloud_app/delta_padding"},

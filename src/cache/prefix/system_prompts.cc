@@ -65,7 +65,8 @@ std::string to_json(const SystemPrompt& prompt) {
          "\n";
 }
 
-Result<std::vector<PromptEntry>> read_prompts(const std::string& assets, const std::string& model) {
+Result<std::vector<PromptEntry>> read_prompts(const std::string& assets, const std::string& model,
+                                              const AcceptPromptFile& accept) {
   std::string folder = assets + "/prompts";
   std::error_code error;
   std::filesystem::directory_iterator files(folder, error);
@@ -75,6 +76,7 @@ Result<std::vector<PromptEntry>> read_prompts(const std::string& assets, const s
     if (file.path().extension() != ".json") continue;
     auto read = [&]() -> Result<SystemPrompt> {
       TIE_TRY(Bytes bytes, os::read_file(file.path().string(), kMaxPromptFileBytes));
+      if (accept) TIE_CHECK_OK(accept(file.path().filename().string(), bytes));
       return parse_system_prompt(as_text(bytes));
     };
     auto prompt = read();

@@ -2,6 +2,7 @@
 // prompt add`, read by tie-model-owner. Files are the operator's but still checked: a limit on every size, unknown keys
 // refused. No threads.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ bool valid_prompt_id(std::string_view id);
 Result<SystemPrompt> parse_system_prompt(std::string_view json);
 std::string to_json(const SystemPrompt& prompt);
 // Those of one model, by id. A missing folder is an empty list. kCorrupt names the file.
-Result<std::vector<PromptEntry>> read_prompts(const std::string& assets, const std::string& model);
+// `accept` (may be empty) sees every file's name and bytes before anything is read from them.
+using AcceptPromptFile = std::function<Result<void>(const std::string& name, ByteView bytes)>;
+Result<std::vector<PromptEntry>> read_prompts(const std::string& assets, const std::string& model,
+                                              const AcceptPromptFile& accept = {});
 
 }  // namespace tie::prefix

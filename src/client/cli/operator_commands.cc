@@ -8,9 +8,12 @@
 #include <functional>
 #include <memory>
 
+#include "client/cli/asset_commands.h"
 #include "client/cli/prompt_commands.h"
 #include "client/cli/prove_stateless_command.h"
+#include "client/proxy/http_server.h"
 #include "controller.grpc.pb.h"
+#include "os/process.h"
 #include "supervision/launcher/run_directory.h"
 #include "supervision/rpc/unix_grpc.h"
 
@@ -47,11 +50,17 @@ void print_status(const v1::NodeStatus& status) {
   for (const v1::ComponentStatus& component : status.components())
     fmt::print("{:<32} {:<16} {:<10} {}\n", component.name(), component.state(), duration(component.since_ms()),
                component.message());
+  for (const std::string& model : status.unserved_models())
+    fmt::print(
+        "\n{} is new and this node was started without it. To serve it:\n"
+        "  tie down && tie up        with systemd: systemctl restart tie-stage tie-controllerd\n",
+        model);
 }
 
 struct Settings {
   std::string socket;
   std::string reason;
+  std::string listen;
   uint32_t limit_ms = 0;
   bool watch = false;
 };
@@ -78,6 +87,54 @@ int run(const Settings& settings, int64_t limit_ms, const Call& call) {
   }
   if (!status.state().empty()) print_status(status);
   return status.state() == "ready" || status.drained_by_operator() ? 0 : 2;
+}
+
+Result<std::string> fetch_metrics(const Settings& settings) {
+  std::string path = settings.socket.empty() ? default_socket() : settings.socket;
+  TIE_TRY(auto channel, rpc::connect(path, Deadline::in_ms(kConnectMs)));
+  grpc::ClientContext context;
+  context.set_deadline(rpc::call_deadline(kStatusMs));
+  v1::NodeMetrics metrics;
+  auto outcome = v1::Controller::NewStub(channel)->GetMetrics(&context, {}, &metrics);
+  if (!outcome.ok()) return std::unexpected(rpc::to_error(outcome));
+  return metrics.text();
+}
+
+// Every scrape asks the controller; when it is away the scrape fails, which is what an alert wants to know.
+Result<void> serve_metrics(const Settings& settings) {
+  size_t colon = settings.listen.rfind(':');
+  client::HttpServerOptions options;
+  options.host = settings.listen.substr(0, colon);
+  options.port = colon == std::string::npos ? 0 : std::atoi(settings.listen.c_str() + colon + 1);
+  if (options.port <= 0 || options.port > 65535 || (options.host != "127.0.0.1" && options.host != "localhost"))
+    return fail(Code::kBadRequest, "--listen wants 127.0.0.1:PORT");
+  TIE_TRY(os::Fd stop, os::termination_signal_fd());
+  auto answer = [&settings](const client::HttpRequest& request, client::HttpReply& reply) {
+    reply.content_type = "text/plain; version=0.0.4";
+    auto text = fetch_metrics(settings);
+    reply.status = request.path != "/metrics" ? 404 : text ? 200 : 503;
+    if (reply.status == 200) reply.body = *text;
+  };
+  auto refuse = [](int, const std::string&, client::HttpReply& reply) { reply.content_type = "text/plain"; };
+  TIE_TRY(auto server, client::HttpServer::start(options, answer, refuse));
+  fmt::print("http://{}/metrics\n", settings.listen);
+  std::fflush(stdout);
+  return os::wait_readable(stop.get(), Deadline::in_ms(INT64_MAX / 4));
+}
+
+int print_metrics(const Settings& settings) {
+  if (!settings.listen.empty()) {
+    auto served = serve_metrics(settings);
+    if (!served) fmt::print(stderr, "tie node metrics: {}\n", served.error().message);
+    return served ? 0 : 1;
+  }
+  auto text = fetch_metrics(settings);
+  if (!text) {
+    fmt::print(stderr, "tie node metrics: {}\n", text.error().message);
+    return 1;
+  }
+  fmt::print("{}", *text);
+  return 0;
 }
 
 int watch(const Settings& settings) {
@@ -146,6 +203,10 @@ void add_node_commands(CLI::App& app, int& exit_code) {
     });
   });
 
+  CLI::App* metrics = node->add_subcommand("metrics", "what Prometheus scrapes; never anything of a request");
+  metrics->add_option("--listen", settings->listen, "serve it to a scraper at /metrics of this loopback ADDRESS:PORT");
+  metrics->callback([settings, &exit_code] { exit_code = print_metrics(*settings); });
+  add_asset_commands(app, exit_code);
   add_prompt_commands(*node, exit_code);
   add_prove_stateless_command(*node, exit_code);
   add(*node, exit_code, settings, "resume", "take requests again after a drain", kLongestCallMs,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "supervision/controllerd/metrics.h"
 #include "supervision/rpc/unix_grpc.h"
 
 namespace tie::controller {
@@ -80,6 +81,13 @@ grpc::Status ControllerService::GetStatus(grpc::ServerContext*, const v1::NodeSt
   return grpc::Status::OK;
 }
 
+grpc::Status ControllerService::GetMetrics(grpc::ServerContext*, const v1::NodeStatusRequest*, v1::NodeMetrics* reply) {
+  v1::NodeStatus status;
+  fill(node_.snapshot(), status);
+  reply->set_text(metrics_text(status));
+  return grpc::Status::OK;
+}
+
 grpc::Status ControllerService::WatchStatus(grpc::ServerContext* context, const v1::NodeStatusRequest*,
                                             grpc::ServerWriter<v1::NodeStatus>* writer) {
   std::string sent;
@@ -124,7 +132,8 @@ grpc::Status ControllerService::Recycle(grpc::ServerContext* context, const v1::
 // when that is over.
 grpc::Status ControllerService::Reload(grpc::ServerContext* context, const v1::NodeReloadRequest*,
                                        v1::NodeStatus* reply) {
-  if (!ask_reload(node_.options().owner_socket, kReloadMs)) {
+  auto handed_out = ask_reload(node_.options().owner_socket, kReloadMs);
+  if (!handed_out) {
     fill(node_.snapshot(), *reply);
     return rpc::to_status({Code::kNotReady, "the model owner does not answer"}, context);
   }
@@ -138,6 +147,11 @@ grpc::Status ControllerService::Reload(grpc::ServerContext* context, const v1::N
   Core core = node_.snapshot();
   fill(core, *reply);
   if (!over) return rpc::to_status({Code::kDeadline, "the recycle goes on"}, context);
+  for (const std::string& model : *handed_out) {
+    const auto& probes = node_.options().probes;
+    bool is_served = std::any_of(probes.begin(), probes.end(), [&](const ProbeTarget& p) { return p.model == model; });
+    if (!is_served) reply->add_unserved_models(model);
+  }
   return grpc::Status::OK;
 }
 

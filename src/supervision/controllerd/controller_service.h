@@ -10,6 +10,7 @@ class ControllerService final : public v1::Controller::Service {
  public:
   explicit ControllerService(NodeController& node) : node_(node) {}
   grpc::Status GetStatus(grpc::ServerContext*, const v1::NodeStatusRequest*, v1::NodeStatus* reply) override;
+  grpc::Status GetMetrics(grpc::ServerContext*, const v1::NodeStatusRequest*, v1::NodeMetrics* reply) override;
   grpc::Status WatchStatus(grpc::ServerContext* context, const v1::NodeStatusRequest*,
                            grpc::ServerWriter<v1::NodeStatus>* writer) override;
   grpc::Status Recycle(grpc::ServerContext* context, const v1::NodeRecycleRequest* request,

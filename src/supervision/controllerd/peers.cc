@@ -209,14 +209,19 @@ bool ask_recycle(const std::string& probe_socket, const SendRecycle& command, co
   return v1::StatusProbe::NewStub(*channel)->Recycle(&context, request, &reply).ok();
 }
 
-bool ask_reload(const std::string& owner_socket, int64_t limit_ms) {
+std::optional<std::vector<std::string>> ask_reload(const std::string& owner_socket, int64_t limit_ms) {
   Deadline deadline = Deadline::in_ms(limit_ms);
   auto socket = os::connect_unix(owner_socket, deadline);
-  if (!socket) return false;
+  if (!socket) return std::nullopt;
   v1::OwnerRequest request;
   request.mutable_reload();
-  if (!os::send_message(socket->get(), request, deadline)) return false;
-  return os::receive_message<v1::OwnerReply>(socket->get(), kMaxOwnerReplyBytes, deadline).has_value();
+  if (!os::send_message(socket->get(), request, deadline)) return std::nullopt;
+  auto reply = os::receive_message<v1::OwnerReply>(socket->get(), kMaxOwnerReplyBytes, deadline);
+  if (!reply) return std::nullopt;
+  std::vector<std::string> out;
+  for (const v1::ModelState& model : reply->message.models())
+    if (model.state() == "ready") out.push_back(model.model());
+  return out;
 }
 
 bool ask_warmup(const std::string& probe_socket, const PeerTiming& timing) {

@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -121,8 +122,9 @@ class Registrar final : public PeerThread {
   grpc::ClientContext* advertising_ = nullptr;
 };
 
-// Asks the owner to look at its assets; true once it has loaded what changed.
-bool ask_reload(const std::string& owner_socket, int64_t limit_ms);
+// Asks the owner to look at its assets; once it has loaded what changed, the models that it hands out now. Nothing: it
+// does not answer.
+std::optional<std::vector<std::string>> ask_reload(const std::string& owner_socket, int64_t limit_ms);
 // Asks one probe to warm its runtime's prefix cache.
 bool ask_warmup(const std::string& probe_socket, const PeerTiming& timing);
 // Asks one probe to recycle its runtime.

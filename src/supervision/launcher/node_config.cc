@@ -55,9 +55,11 @@ std::map<std::string, Setter> keys_of(NodeConfig& config) {
   // protection off.
   return {{"listen", text(config.listen)},
           {"assets", text(config.assets)},
+          {"assets_key", text(config.assets_key)},
           {"models", names(config.models)},
           {"run_dir", text(config.run_dir)},
           {"token_issuer", text(config.token_issuer)},
+          {"tpm", text(config.tpm)},
           {"proxy", text(config.proxy)},
           {"sandbox", text(config.sandbox)},
           {"cache_mib", number(config.cache_mib)},

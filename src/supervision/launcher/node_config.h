@@ -14,11 +14,13 @@ namespace tie::launcher {
 struct NodeConfig {
   std::string listen = "127.0.0.1:8443";  // cloudboardd's public gRPC port
   std::string assets;                     // folder with models/NAME/...; empty: default_assets_folder()
+  std::string assets_key;                 // public key of the operator: only assets that it has signed are served
   std::vector<std::string> models;        // empty: every model of the assets
   std::string run_dir;                    // empty: chosen, see run_directory.h
   std::string token_issuer;               // file of `tie issuer`: one-time tokens are on; empty: off (docs/tokens.md)
-  std::string proxy = "127.0.0.1:8123";   // the user's side: the OpenAI-compatible proxy; "none": not started
-  uint32_t cache_mib = 1024;              // ciphertext of conversations, in memory
+  std::string tpm;  // device or swtpm socket: evidence is of kind tpm; empty: software evidence, "unattested"
+  std::string proxy = "127.0.0.1:8123";  // the user's side: the OpenAI-compatible proxy; "none": not started
+  uint32_t cache_mib = 1024;             // ciphertext of conversations, in memory
   uint32_t prewarmed_pairs = 3;
   uint32_t max_requests = 32;       // admitted at once by cloudboardd
   uint32_t max_instances = 64;      // of each per-request program

@@ -12,6 +12,7 @@
 #include "supervision/launcher/run_directory.h"
 #include "supervision/launcher/supervisor.h"
 #include "supervision/launcher/trial.h"
+#include "supervision/signed_assets/asset_manifest.h"
 
 namespace tie::launcher {
 namespace {
@@ -21,9 +22,11 @@ void add_flags(CLI::App& app, LauncherFlags& flags) {
   app.add_option("--config", flags.config_file, "configuration file (node.toml)");
   app.add_option("--listen", c.listen, "address:port of the public gRPC service");
   app.add_option("--assets", c.assets, "folder with models/NAME/...");
+  app.add_option("--assets-key", c.assets_key, "public key of the operator: serve signed assets only");
   app.add_option("--model", c.models, "serve only these models");
   app.add_option("--run-dir", c.run_dir, "folder for sockets and state, in memory");
   app.add_option("--token-issuer", c.token_issuer, "the issuer's file: requests then need its one-time tokens");
+  app.add_option("--tpm", c.tpm, "device or socket of a TPM 2.0 that states what runs here");
   app.add_option("--proxy", c.proxy, "address:port of the local OpenAI-compatible proxy; none: no proxy");
   app.add_option("--cache-mib", c.cache_mib, "memory for the encrypted KV caches of conversations");
   app.add_option("--prewarmed", c.prewarmed_pairs, "request processes kept ready");
@@ -108,6 +111,10 @@ Result<void> supervise(const LauncherFlags& flags, int stop_fd) {
   TIE_CHECK_OK(os::harden_process());  // empties the environment, which everything above may have asked
   TIE_TRY(RunDirectory directory, RunDirectory::create(run));
   TIE_TRY(Stage stage, Stage::create(run, prefix));
+  if (!config.assets_key.empty()) {
+    TIE_TRY(Bytes key, assets::read_public_key(config.assets_key));
+    stage.require_signed(std::move(key));
+  }
   NodePlace place{run, assets, models, policy};
   TIE_TRY(NodePlan plan, plan_node(config, place, stage));
   for (const std::string& folder : plan.folders) TIE_CHECK_OK(directory.make_folder(folder));

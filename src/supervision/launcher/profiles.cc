@@ -142,6 +142,7 @@ class Planner {
     std::string_view name = row.process;
     auto& binds = profile.binds;
     if (name == "tie-model-owner" || name == "workload_servicesd") add_assets(binds);
+    if (name == "tie-model-owner" && !config_.assets_key.empty()) binds.push_back({.path = config_.assets_key});
     if (name == "workload_servicesd") binds.push_back({.path = place_.run + "/release"});
     if (name == "tie-cloud-app") binds.push_back({.path = app_assets_});
     if (name == "cloudboardd") binds.push_back({.path = place_.run + "/state/cloudboardd", .writable = true});
@@ -149,10 +150,27 @@ class Planner {
       binds.push_back({.path = place_.run + "/state/token_spentd", .writable = true});
       plan_.folders.push_back("state/token_spentd");
     }
+    if (states_by_tpm(name)) add_tpm(binds);
+    if (states_by_tpm(name) && name == "workload_servicesd") {
+      binds.push_back({.path = place_.run + "/state/workload_servicesd", .writable = true});
+      plan_.folders.push_back("state/workload_servicesd");
+    }
     if (judges_tokens(name)) binds.push_back({.path = place_.run + "/tokens"});
     if (name == "tie-proxy" && !place_.policy.empty()) binds.push_back({.path = place_.policy});
     // The runtime asks the kernel about CPUs and memory, the probe about its sibling.
     if (row.life == Life::kPerModel || name == "gpuhealthd") profile.proc = true;
+  }
+
+  bool states_by_tpm(std::string_view name) const {
+    return !config_.tpm.empty() && (name == "workload_servicesd" || name == "key_protectiond");
+  }
+
+  // A socket is seen through its folder: a TPM emulator that starts anew makes another one there.
+  void add_tpm(std::vector<os::Bind>& binds) const {
+    std::error_code ignored;
+    const bool device = std::filesystem::is_character_file(config_.tpm, ignored);
+    binds.push_back(
+        {.path = device ? config_.tpm : std::filesystem::path(config_.tpm).parent_path().string(), .device = device});
   }
 
   bool judges_tokens(std::string_view name) const {
@@ -168,8 +186,8 @@ class Planner {
     }
     for (const std::string& model : place_.models) binds.push_back({.path = place_.assets + "/models/" + model});
     std::error_code ignored;
-    if (std::filesystem::is_directory(place_.assets + "/prompts", ignored))
-      binds.push_back({.path = place_.assets + "/prompts"});
+    for (const char* also : {"/prompts", "/manifest", "/manifest.sig"})
+      if (std::filesystem::exists(place_.assets + also, ignored)) binds.push_back({.path = place_.assets + also});
   }
 
   void add_arguments(const ProcessRow& row, const std::string& model, os::SandboxProfile& profile) {
@@ -182,9 +200,13 @@ class Planner {
     if (name == "cloudboardd")
       add({"--listen", config_.listen, "--state-dir", place_.run + "/state/cloudboardd", "--prewarmed",
            std::to_string(config_.prewarmed_pairs), "--max-requests", std::to_string(config_.max_requests)});
+    if (states_by_tpm(name)) add({"--tpm", config_.tpm});
+    if (states_by_tpm(name) && name == "workload_servicesd")
+      add({"--measurements", place_.run + "/state/workload_servicesd/measurements"});
     if (judges_tokens(name)) add({"--tokens", place_.run + "/tokens"});
     if (name == "token_spentd") add({"--state-dir", place_.run + "/state/token_spentd"});
     if (name == "tie-model-owner") add({"--assets", place_.assets, "--release-id", stage_.manifest().release_id()});
+    if (name == "tie-model-owner" && !config_.assets_key.empty()) add({"--assets-key", config_.assets_key});
     if (name == "workload_servicesd")
       add({"--release-manifest", place_.run + "/release/manifest", "--assets", place_.assets});
     if (name == "tie-cloud-app")

@@ -1,8 +1,11 @@
 #include "supervision/launcher/stage.h"
 
 #include <filesystem>
+#include <functional>
+#include <optional>
 
 #include "os/program_files.h"
+#include "supervision/signed_assets/asset_manifest.h"
 
 namespace tie::launcher {
 namespace {
@@ -18,9 +21,11 @@ Result<void> copy_tree(const fs::path& from, const fs::path& to) {
   return {};
 }
 
+using AcceptCopy = std::function<Result<void>(const std::string& copy)>;
+
 // Beside the target and then in its place: a process that has mapped the old file keeps it whole. Unchanged files are
-// left.
-Result<void> copy_one(const fs::path& from, const fs::path& to) {
+// left. `accept` judges the copy before it takes its place.
+Result<void> copy_one(const fs::path& from, const fs::path& to, const AcceptCopy& accept = {}) {
   std::error_code error, ignored;
   auto changed = fs::last_write_time(from, error);
   if (!error && fs::last_write_time(to, ignored) == changed &&
@@ -29,6 +34,11 @@ Result<void> copy_one(const fs::path& from, const fs::path& to) {
   fs::path beside = to.string() + ".new";
   if (!error) fs::create_directories(to.parent_path(), error);
   if (!error) fs::copy_file(from, beside, fs::copy_options::overwrite_existing, error);
+  if (!error && accept)
+    if (auto accepted = accept(beside); !accepted) {
+      fs::remove(beside, ignored);
+      return accepted;
+    }
   if (!error) fs::last_write_time(beside, changed, error);
   if (!error) fs::rename(beside, to, error);
   if (error) return fail(Code::kIo, "copying " + from.string() + " into memory: " + error.message());
@@ -99,19 +109,29 @@ Result<void> Stage::merge_libraries(const std::string& from, const std::string& 
 
 Result<std::string> Stage::app_assets(const std::string& assets, const std::vector<std::string>& models) const {
   std::string out = root_ + "/app-assets";
-  std::error_code error;
-  for (const std::string& model : models) {
-    std::string from = assets + "/models/" + model + "/", to = out + "/models/" + model + "/";
-    for (const char* file : {"tokenizer.img", "model.toml"}) TIE_CHECK_OK(copy_one(from + file, to + file));
-    if (fs::exists(from + "template.jinja", error))
-      TIE_CHECK_OK(copy_one(from + "template.jinja", to + "template.jinja"));
+  std::optional<assets::AssetManifest> manifest;
+  if (!assets_key_.empty()) {
+    TIE_TRY(manifest, assets::AssetManifest::open_signed(assets, assets_key_));
   }
+  auto stage_one = [&](const std::string& path) {
+    return copy_one(assets + "/" + path, out + "/" + path, [&](const std::string& copy) -> Result<void> {
+      if (!manifest) return {};
+      TIE_TRY(crypto::Digest digest, crypto::sha256_file(copy));
+      return manifest->check(path, digest);
+    });
+  };
+  std::error_code error;
+  for (const std::string& model : models)
+    for (const char* file : {"tokenizer.img", "model.toml", "template.jinja"}) {
+      std::string path = "models/" + model + "/" + file;
+      bool optional = std::string_view(file) == "template.jinja";
+      if (!optional || fs::exists(assets + "/" + path, error)) TIE_CHECK_OK(stage_one(path));
+    }
   fs::create_directories(out + "/prompts", error);
   for (const auto& entry : fs::directory_iterator(out + "/prompts", error))
     if (!fs::exists(assets + "/prompts/" + entry.path().filename().string(), error)) fs::remove(entry.path(), error);
   for (const auto& entry : fs::directory_iterator(assets + "/prompts", error))
-    if (entry.path().extension() == ".json")
-      TIE_CHECK_OK(copy_one(entry.path(), out + "/prompts/" + entry.path().filename().string()));
+    if (entry.path().extension() == ".json") TIE_CHECK_OK(stage_one("prompts/" + entry.path().filename().string()));
   return out;
 }
 

@@ -30,9 +30,11 @@ class Stage {
   Result<StagedProgram> program(const std::string& name);
   // Adds the libraries of one staged program to another's folder, for programs that share a sandbox.
   Result<void> merge_libraries(const std::string& from, const std::string& into);
+  // From here on only assets that this Ed25519 key has signed are staged (supervision/signed_assets).
+  void require_signed(Bytes public_key) { assets_key_ = std::move(public_key); }
   // RUN/stage/app-assets/{models/MODEL/{tokenizer.img, template.jinja, model.toml}, prompts/*.json}: what a request
   // process may read, weights not among it. Called again whenever a runtime starts, which is how an asset update
-  // reaches the node.
+  // reaches the node. kPermissionDenied: a key is required and a file is not as it was signed; what was staged stays.
   Result<std::string> app_assets(const std::string& assets, const std::vector<std::string>& models) const;
 
  private:
@@ -41,6 +43,7 @@ class Stage {
   std::string root_;    // RUN/stage
   std::string prefix_;  // RUN/stage/prefix
   ReleaseManifest manifest_;
+  Bytes assets_key_;                              // empty: assets are taken as they are
   std::map<std::string, std::string> libraries_;  // host path -> staged copy
 };
 

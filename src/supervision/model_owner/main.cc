@@ -1,6 +1,7 @@
 // tie-model-owner: flags, hardening, one loading thread, the socket.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <optional>
 #include <thread>
 
 #include "cache/prefix/pool_owner.h"
@@ -12,13 +13,14 @@
 #include "os/serving_mode.h"
 #include "os/unix_socket.h"
 #include "supervision/model_owner/owner_server.h"
+#include "supervision/signed_assets/asset_manifest.h"
 
 namespace {
 
 using namespace tie;
 
 struct Flags {
-  std::string socket, assets, kernels, release_id;
+  std::string socket, assets, kernels, release_id, assets_key;
   unsigned threads = 0;
   int64_t watch_ms = 3'000;
 };
@@ -36,12 +38,31 @@ Result<void> check_kernels(const std::string& wanted) {
   return fail(Code::kUnsupportedFeature, "this CPU does not run the kernel set '" + wanted + "'");
 }
 
+// What was loaded is what the operator signed: the digests are those of the bytes in memory, not of a second look.
+Result<void> check_signed(const assets::AssetManifest& manifest, const owner::LoadedModel& model) {
+  std::string folder = "models/" + model.name + "/";
+  TIE_CHECK_OK(manifest.check(folder + owner::kWeightsFile, model.digests.weights));
+  TIE_CHECK_OK(manifest.check(folder + owner::kTokenizerFile, model.digests.tokenizer));
+  if (!manifest.files().contains(folder + owner::kTemplateFile) &&
+      model.digests.chat_template == crypto::sha256(ByteView{}))
+    return {};  // none, and none was signed
+  return manifest.check(folder + owner::kTemplateFile, model.digests.chat_template);
+}
+
 Result<owner::LoadedModel> load_with_prompts(const std::string& name, const std::string& folder,
-                                             const std::string& assets, const crypto::Digest& release,
-                                             unsigned threads) {
+                                             const std::string& assets, const Bytes& assets_key,
+                                             const crypto::Digest& release, unsigned threads) {
   bones::ThreadPool pool({.n_threads = threads});
   TIE_TRY(owner::LoadedModel model, owner::load_model(name, folder, &pool));
-  TIE_TRY(auto prompts, prefix::read_prompts(assets, name));
+  std::optional<assets::AssetManifest> manifest;
+  if (!assets_key.empty()) {
+    TIE_TRY(manifest, assets::AssetManifest::open_signed(assets, assets_key));
+    TIE_CHECK_OK(check_signed(*manifest, model));
+  }
+  auto accept = [&](const std::string& file, ByteView bytes) -> Result<void> {
+    return manifest ? manifest->check("prompts/" + file, crypto::sha256(bytes)) : Result<void>();
+  };
+  TIE_TRY(auto prompts, prefix::read_prompts(assets, name, accept));
   model.pool = std::make_shared<prefix::PoolOwner>(prefix::PoolIdentity{model.model_id, release}, std::move(prompts));
   return model;
 }
@@ -76,12 +97,16 @@ Result<void> serve(const Flags& flags) {
   if (!options.release_id.empty()) {
     TIE_TRY(release, crypto::digest_from(options.release_id, "release id"));
   }
+  Bytes assets_key;
+  if (!flags.assets_key.empty()) {
+    TIE_TRY(assets_key, assets::read_public_key(flags.assets_key));
+  }
   unsigned threads =
       flags.threads != 0 ? flags.threads : std::max(1u, std::min(std::thread::hardware_concurrency(), 64u));
-  owner::ModelStore store(
-      flags.assets, [threads, release, assets = flags.assets](const std::string& name, const std::string& folder) {
-        return load_with_prompts(name, folder, assets, release, threads);
-      });
+  owner::ModelStore store(flags.assets, [threads, release, assets = flags.assets, key = assets_key](
+                                            const std::string& name, const std::string& folder) {
+    return load_with_prompts(name, folder, assets, key, release, threads);
+  });
   TIE_CHECK_OK(store.scan());
   TIE_TRY(os::Fd listener, os::listen_unix(flags.socket));
   TIE_TRY(auto quit, os::socket_pair());
@@ -104,6 +129,7 @@ int main(int argc, char** argv) {
   CLI::App app{"Holds the weights and the system-prompt cache of this node across recycles."};
   app.add_option("--socket", flags.socket, "owner.sock to serve")->required();
   app.add_option("--assets", flags.assets, "folder with models/NAME/{weights.gguf,tokenizer.img,template}")->required();
+  app.add_option("--assets-key", flags.assets_key, "public key of the operator: take signed assets only");
   app.add_option("--kernels", flags.kernels,
                  "kernel set the runtimes will use; refused when this CPU lacks it (the packing serves every set)");
   app.add_option("--release-id", flags.release_id, "release id, 64 hex digits, told to the runtimes");

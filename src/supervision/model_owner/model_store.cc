@@ -45,6 +45,7 @@ std::string fingerprint_of(const std::string& folder, const std::string& prompts
     prompts.push_back(entry.path().string());
   std::sort(prompts.begin(), prompts.end());
   for (const std::string& prompt : prompts) add(prompt);
+  add(prompts_folder + "/../manifest.sig");  // what was refused as unsigned is looked at again once it is signed
   return out;
 }
 

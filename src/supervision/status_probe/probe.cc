@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/random.h"
@@ -162,7 +163,28 @@ void Probe::recycle() {
   (void)process_.drain(Deadline::in_ms(drain_ms));
 }
 
+// Beside the canary, which a stopped runtime would hold for its whole deadline. Only a runtime that was ready is
+// judged: before that it may be busy with its weights.
+void Probe::watch_liveness() {
+  Liveness liveness(options_.canary.runtime_socket, options_.canary.connect_ms);
+  for (int silent = 0;;) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, std::chrono::milliseconds(options_.liveness_interval_ms),
+                        [&] { return stopped_ || recycle_wanted_ || leaving_; });
+      if (stopped_ || recycle_wanted_ || leaving_) return;
+      if (status_.state != State::kReady) continue;
+    }
+    silent = liveness.answers(options_.liveness_deadline_ms) ? 0 : silent + 1;
+    if (silent < options_.liveness_misses) continue;
+    set_state(State::kError, "the runtime does not answer");
+    canary_.cancel();
+    silent = 0;
+  }
+}
+
 Result<void> Probe::run() {
+  std::thread liveness([this] { watch_liveness(); });
   for (;;) {
     judge(run_canary());
     bool ready = status().state == State::kReady;
@@ -171,8 +193,11 @@ Result<void> Probe::run() {
   std::unique_lock lock(mutex_);
   bool wanted = recycle_wanted_;
   bool stopped = stopped_;
+  leaving_ = true;
+  changed_.notify_all();
   lock.unlock();
   if (wanted) recycle();
+  liveness.join();
   if (!wanted && !stopped) return fail(Code::kRuntimeLost, "the runtime has exited and nobody asked for a recycle");
   return {};
 }

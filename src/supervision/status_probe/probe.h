@@ -1,7 +1,8 @@
 // The probe's state and its two activities: the canary loop and the recycle. Independent of gRPC.
 // States: initializing → ready ⇄ error; needs_warmup when the runtime says so; recycling is final. A ready runtime that
 // fails a canary is in error and may become ready again; a runtime whose process has exited stays in error. Threads:
-// run() blocks its caller (main); status(), wait_change(), request_recycle(), stop() any.
+// run() blocks its caller (main) and has one more thread for the
+// liveness calls; status(), wait_change(), request_recycle(), stop() any.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "supervision/status_probe/canary.h"
+#include "supervision/status_probe/liveness.h"
 #include "supervision/status_probe/runtime_process.h"
 
 namespace tie::probe {
@@ -25,6 +27,9 @@ struct ProbeOptions {
   int64_t starting_interval_ms = 20;  // between canaries until the first passes
   int64_t ready_interval_ms = 2'000;
   int64_t canary_deadline_ms = 10'000;  // a loaded node still gives a token in this time
+  int64_t liveness_interval_ms = 500;   // between calls that cost the runtime nothing
+  int64_t liveness_deadline_ms = 1'500;
+  int liveness_misses = 2;  // so many silent calls in a row: stopped or deadlocked, without waiting for the canary
   int64_t default_drain_ms = 15 * 60'000;
   int64_t max_drain_ms = 60 * 60'000;
   int64_t unattended_ms = 10'000;  // a dead runtime that nobody recycles ends the container after this
@@ -64,6 +69,7 @@ class Probe {
   void judge(const Result<int64_t>& outcome);
   bool wait_for_next(int64_t ms);
   void recycle();
+  void watch_liveness();
 
   ProbeOptions options_;
   Canary canary_;
@@ -75,6 +81,7 @@ class Probe {
   bool stopped_ = false;
   bool recycle_wanted_ = false;
   bool warmup_wanted_ = false;
+  bool leaving_ = false;  // run() is over
   int64_t drain_ms_ = 0;
   int64_t dead_since_ms_ = 0;
 };

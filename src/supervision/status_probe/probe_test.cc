@@ -27,6 +27,14 @@ class FakeRuntime final : public inference::GRPCInferenceService::Service {
   std::atomic<Behaviour> behaviour{Behaviour::kGood};
   std::atomic<int> canaries{0};
   std::atomic<bool> grammar_was_empty{false};
+  std::atomic<bool> stopped{false};  // takes calls and answers none
+
+  grpc::Status ServerLive(grpc::ServerContext* context, const inference::ServerLiveRequest*,
+                          inference::ServerLiveResponse* reply) override {
+    while (stopped && !context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    reply->set_live(true);
+    return grpc::Status::OK;
+  }
 
   grpc::Status ModelStreamInfer(
       grpc::ServerContext* context,
@@ -39,7 +47,8 @@ class FakeRuntime final : public inference::GRPCInferenceService::Service {
     if (b == Behaviour::kNotReady) return {grpc::StatusCode::UNAVAILABLE, "loading"};
     if (b == Behaviour::kOverloaded) return {grpc::StatusCode::RESOURCE_EXHAUSTED, "full"};
     if (b == Behaviour::kHangs) {
-      while (!context->IsCancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      while (!context->IsCancelled() && behaviour == Behaviour::kHangs)
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return grpc::Status::CANCELLED;
     }
     inference::ModelStreamInferResponse response;
@@ -161,6 +170,36 @@ TEST_F(ProbeTest, AFullRuntimeIsAlive) {
   int before = runtime_.canaries;
   while (runtime_.canaries < before + 3) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_EQ(probe_->status().state, State::kReady);
+}
+
+TEST_F(ProbeTest, AStoppedRuntimeIsAnErrorLongBeforeTheCanarysDeadline) {
+  options_.canary_deadline_ms = 60'000;
+  options_.liveness_interval_ms = 20;
+  options_.liveness_deadline_ms = 100;
+  start_runtime();
+  start_probe();
+  ASSERT_TRUE(becomes(State::kReady));
+  runtime_.behaviour = Behaviour::kHangs;
+  runtime_.stopped = true;
+  ASSERT_TRUE(becomes(State::kError)) << "and not after a minute";
+  EXPECT_EQ(probe_->status().message, "the runtime does not answer");
+  runtime_.behaviour = Behaviour::kGood;
+  runtime_.stopped = false;
+  EXPECT_TRUE(becomes(State::kReady));
+}
+
+TEST_F(ProbeTest, ARuntimeThatIsMerelySlowKeepsItsState) {
+  options_.canary_deadline_ms = 60'000;
+  options_.liveness_interval_ms = 10;
+  options_.liveness_deadline_ms = 200;
+  start_runtime();
+  start_probe();
+  ASSERT_TRUE(becomes(State::kReady));
+  uint64_t version = probe_->status().version;
+  runtime_.behaviour = Behaviour::kHangs;  // its canaries wait, but it answers that it lives
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  EXPECT_EQ(probe_->status().state, State::kReady);
+  EXPECT_EQ(probe_->status().version, version);
 }
 
 TEST_F(ProbeTest, AColdPrefixCacheIsItsOwnState) {
