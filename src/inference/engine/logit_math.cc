@@ -154,6 +154,26 @@ TIE_EACH_SET double mass_above(std::span<const float> row, const float* masses, 
   return total;
 }
 
+TIE_EACH_SET void masses_above(std::span<const float> row, const float* masses, const float (&thresholds)[kThresholds],
+                               double (&totals)[kThresholds]) {
+  for (double& total : totals) total = 0;
+  for (size_t start = 0; start < row.size(); start += kSumBlock) {
+    size_t end = start + kSumBlock < row.size() ? start + kSumBlock : row.size(), i = start;
+    Floats sums[kThresholds] = {};
+    for (; i + kLanes <= end; i += kLanes) {
+      Floats x = *reinterpret_cast<const Floats*>(&row[i]), mass = *reinterpret_cast<const Floats*>(masses + i);
+      for (size_t t = 0; t < kThresholds; ++t) {
+        Ints above = x > Floats{} + thresholds[t];
+        sums[t] += above ? mass : Floats{};
+      }
+    }
+    for (size_t t = 0; t < kThresholds; ++t) {
+      for (size_t j = i; j < end; ++j) totals[t] += row[j] > thresholds[t] ? masses[j] : 0.0f;
+      for (size_t lane = 0; lane < kLanes; ++lane) totals[t] += sums[t][lane];
+    }
+  }
+}
+
 TIE_EACH_SET double keep_from(std::span<const float> row, float threshold, float* masses, double* block_sums) {
   double total = 0;
   for (size_t start = 0, block = 0; start < row.size(); start += kSumBlock, ++block) {

@@ -31,6 +31,10 @@ float log_sum_exp(std::span<const float> row, float* scratch, double* block_sums
 
 // Sum of masses[i] over all i with row[i] > threshold.
 double mass_above(std::span<const float> row, const float* masses, float threshold);
+// The same for several thresholds in one pass over the row.
+inline constexpr size_t kThresholds = 3;
+void masses_above(std::span<const float> row, const float* masses, const float (&thresholds)[kThresholds],
+                  double (&totals)[kThresholds]);
 // masses[i] = 0 wherever row[i] < threshold; block_sums as above; returns the sum of what is left.
 double keep_from(std::span<const float> row, float threshold, float* masses, double* block_sums);
 

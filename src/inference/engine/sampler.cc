@@ -14,7 +14,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity(), kMinusInfinity = -kInfinity;
 constexpr size_t kQuickTop = 256;       // top-p nearly always ends within this many candidates
 constexpr float kWidestLogits = 88.0f;  // (max - logit) / temperature beyond which a mass is 0
-constexpr int kBisections = 16;         // down to a thousandth
+constexpr int kSections = 8;            // each to a quarter: down to a thousandth
 
 bool better(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
@@ -176,13 +176,22 @@ struct Draw {
   }
 
   // Top-p over a flat distribution, without sorting everything: the logit at which the sum is reached is found by
-  // bisection, then the few candidates around it are sorted.
-  int32_t from_flat_top_p(double total) const {
+  // cutting an interval into quarters, then the few candidates around it are sorted. The sum is not reached above
+  // `high`.
+  int32_t from_flat_top_p(double total, float high) const {
     double wanted = options.top_p * total;
-    float low = max - kWidestLogits / scale, high = max;  // mass_above(low) >= wanted > mass_above(high)
-    for (int i = 0; i < kBisections; ++i) {
-      float middle = low + (high - low) * 0.5f;
-      (mass_above(row, w.exponentials.data(), middle) >= wanted ? low : high) = middle;
+    float low = max - kWidestLogits / scale;  // mass_above(low) >= wanted > mass_above(high)
+    for (int i = 0; i < kSections; ++i) {
+      const float step = (high - low) * 0.25f, cuts[kThresholds] = {low + step, low + 2 * step, low + 3 * step};
+      double above[kThresholds];
+      masses_above(row, w.exponentials.data(), cuts, above);
+      for (size_t t = 0; t < kThresholds; ++t) {
+        if (above[t] < wanted) {
+          high = cuts[t];
+          break;
+        }
+        low = cuts[t];
+      }
     }
     auto& c = w.candidates;
     c.clear();
@@ -219,7 +228,8 @@ int32_t Sampler::choose(std::span<const float> row, uint64_t position, SamplerWo
   if (options_.top_p >= 1.0f && options_.min_p <= 0.0f) return draw.from_all(total);
   auto sorted = select_top(row, kQuickTop, w);
   size_t survivors = draw.surviving(sorted, total, sorted.size() < kQuickTop || kQuickTop >= row.size(), &sum);
-  return survivors > 0 ? draw.from_sorted(sorted.first(survivors), sum) : draw.from_flat_top_p(total);
+  return survivors > 0 ? draw.from_sorted(sorted.first(survivors), sum)
+                       : draw.from_flat_top_p(total, sorted.back().logit);
 }
 
 }  // namespace tie::engine

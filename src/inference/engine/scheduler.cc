@@ -33,6 +33,9 @@ Scheduler::Scheduler(KvBlockPool& pool, PrefixBlocks& prefix, const SchedulerLim
 }
 
 void Scheduler::enqueue(Request& request) {
+  // All that the sequence may ever need, drafts included, so that no step allocates.
+  for (auto& sample : request.samples)
+    sample->blocks.reserve(pool_.layout().blocks_for(static_cast<uint32_t>(sample->tokens.capacity())) + 1);
   waiting_.push_back(&request);
 }
 
