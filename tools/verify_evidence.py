@@ -16,6 +16,9 @@ import time
 import tomllib
 
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 XWING, X25519 = 0x647A, 0x0020
@@ -98,9 +101,68 @@ def encode(*parts):
     return b"".join(struct.pack(">I", len(p)) + p for p in parts)
 
 
+# --- TPM quotes ---------------------------------------------------------------------------------------------------------------------
+
+MEASURED_PCR = 14
+RELEASE, MODEL, PROMPT = 1, 2, 3
+
+
+def rows(data):
+    """[(number, 32 bytes)] of a list of one-byte numbers with a digest each."""
+    if len(data) % 33:
+        raise Malformed("a list in the TPM quote is not in its canonical form")
+    return [(data[i], data[i + 1:i + 33]) for i in range(0, len(data), 33)]
+
+
+class Quote:
+    """A TPMS_ATTEST over one selection of the SHA-256 bank, its signature, the PCR values and the measurement log."""
+
+    def __init__(self, raw):
+        self.attest, self.signature, self.key, pcrs, log = claims_fields(raw, b"tie/1 tpm quote", 5)
+        self.pcrs, self.log = rows(pcrs), rows(log)
+        self.at = 0
+        self.magic, self.type = self.number(4), self.number(2)
+        self.take(self.number(2))
+        self.nonce = self.take(self.number(2))
+        self.take(17 + 8)
+        self.banks, self.bank = self.number(4), self.number(2)
+        bitmap = self.take(self.number(1))
+        self.selected = [i for i in range(len(bitmap) * 8) if bitmap[i // 8] >> i % 8 & 1]
+        self.pcr_digest = self.take(self.number(2))
+        if self.at != len(self.attest) or (self.magic, self.type, self.banks, self.bank) != (0xFF544347, 0x8018, 1, 0x000B):
+            raise Malformed("the TPM's statement is not a quote")
+
+    def take(self, size):
+        if self.at + size > len(self.attest):
+            raise Malformed("the TPM's statement is cut")
+        self.at += size
+        return self.attest[self.at - size:self.at]
+
+    def number(self, size):
+        return int.from_bytes(self.take(size), "big")
+
+    def signed(self):
+        try:
+            point = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), b"\4" + self.key)
+            pair = encode_dss_signature(int.from_bytes(self.signature[:32], "big"), int.from_bytes(self.signature[32:], "big"))
+            point.verify(pair, self.attest, ec.ECDSA(hashes.SHA256()))
+            return len(self.signature) == 64
+        except (InvalidSignature, ValueError):
+            return False
+
+    def replayed(self):
+        pcr = bytes(32)
+        for kind, digest in self.log:
+            pcr = sha256(pcr + sha256(b"tie/1 measurement" + bytes([kind]) + digest))
+        return pcr
+
+    def measured(self, kind):
+        return {digest for number, digest in self.log if number == kind}
+
+
 class Verifier:
     def __init__(self, policy):
-        self.policy, self.passed, self.lines = policy, True, []
+        self.policy, self.passed, self.lines, self.quotes = policy, True, [], {}
 
     def check(self, good, sentence):
         self.passed &= bool(good)
@@ -114,8 +176,31 @@ class Verifier:
         self.check(kind in self.policy["accepted_kinds"], f"{whose}: the policy accepts evidence of kind '{kind}'")
         self.check(said == challenge, f"{whose}: answers the challenge")
         self.check(one(message, 4) == report, f"{whose}: report data covers claims and challenge")
-        self.check(kind == "software" and self.signed(one(message, 5), one(message, 6), report), f"{whose}: signed by its boot-time key")
+        if kind == "tpm":
+            self.quotes[whose] = self.quote(Quote(one(message, 7)), report, whose)
+        else:
+            self.check(kind == "software" and self.signed(one(message, 5), one(message, 6), report), f"{whose}: signed by its boot-time key")
         return claims
+
+    def quote(self, quote, report, whose):
+        key = sha256(quote.key).hex()
+        self.check(quote.signed(), f"{whose}: signed by the TPM's attestation key")
+        self.check(key in self.policy.get("tpm_keys", []), f"{whose}: the policy pins the TPM key {key}")
+        self.check(quote.nonce == sha256(b"tie/1 tpm nonce" + report), f"{whose}: the TPM quoted this report data")
+        listed = [index for index, _ in quote.pcrs] == quote.selected and sha256(b"".join(v for _, v in quote.pcrs)) == quote.pcr_digest
+        self.check(listed, f"{whose}: the TPM quoted these PCR values")
+        values = dict(quote.pcrs)
+        for pinned in self.policy.get("tpm_pcrs", []):
+            index, value = pinned.split(":")
+            self.check(values.get(int(index), b"").hex() == value, f"{whose}: PCR {index} has the pinned value")
+        return quote
+
+    def measurements(self, quote, release, models, prompts):
+        values = dict(quote.pcrs)
+        self.check(values.get(MEASURED_PCR) == quote.replayed(), "the measurement log explains PCR 14: nothing unlogged was measured")
+        self.check(quote.measured(RELEASE) == {release}, "the TPM measured the claimed release, and no other")
+        self.check(set(digest_list(models)) <= quote.measured(MODEL), "the TPM measured every claimed model")
+        self.check(set(digest_list(prompts)) <= quote.measured(PROMPT), "the TPM measured every claimed system prompt")
 
     @staticmethod
     def signed(public_key, signature, report):
@@ -133,6 +218,8 @@ class Verifier:
         service = self.evidence(one(message, 4), "key service", challenge)
         binding, release, models, prompts = claims_fields(workload, b"tie/1 workload claims", 4)
         suite, kem_key, service_binding, expiry, _uuid = claims_fields(service, b"tie/1 key service claims", 5)
+        if "workload" in self.quotes:
+            self.measurements(self.quotes["workload"], release, models, prompts)
         kem = fields(one(message, 1))
         stated = (struct.pack(">I", one(kem, 1, 0)), one(kem, 2), one(kem, 3), struct.pack(">Q", one(kem, 4, 0)),
                   b"".join(sorted(kem.get(5, []))), b"".join(sorted(kem.get(6, []))))
@@ -178,7 +265,7 @@ def read(link, size):
 def load_policy(path):
     with open(path, "rb") as file:
         policy = tomllib.load(file)
-    unknown = set(policy) - {"release_ids", "accepted_kinds", "model_ids", "prompt_digests"}
+    unknown = set(policy) - {"release_ids", "accepted_kinds", "model_ids", "prompt_digests", "tpm_keys", "tpm_pcrs"}
     if unknown or not policy.get("release_ids") or not policy.get("accepted_kinds"):
         raise Malformed(f"not a usable policy: {', '.join(unknown) or 'nothing is pinned'}")
     return policy
@@ -208,7 +295,8 @@ def main(arguments=None):
         return 1
     for mark, sentence in verifier.lines:
         print(mark, sentence)
-    print("accepted; software evidence: unattested" if verifier.passed else "refused")
+    kinds = "TPM evidence" if len(verifier.quotes) == 2 else "software evidence: unattested"
+    print(f"accepted; {kinds}" if verifier.passed else "refused")
     return 0 if verifier.passed else 1
 
 

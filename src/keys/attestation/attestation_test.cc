@@ -135,8 +135,8 @@ TEST(VerifyBundle, RefusesAKindThePolicyDoesNotAccept) {
   policy.accepted_kinds = {"tpm"};
   EXPECT_TRUE(contains(refusal(Node().bundle(kChallenge), policy), "kind 'software'"));
   auto bundle = Node().bundle(kChallenge);
-  bundle.mutable_workload()->set_kind("tpm");
-  policy.accepted_kinds = {"software", "tpm"};
+  bundle.mutable_workload()->set_kind("tdx");
+  policy.accepted_kinds = {"software", "tdx"};
   EXPECT_TRUE(contains(refusal(bundle, policy), "cannot check"))
       << "a kind nobody can check is refused, not waved through";
 }

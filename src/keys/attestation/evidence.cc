@@ -2,6 +2,7 @@
 
 #include "crypto/ed25519.h"
 #include "crypto/wire_labels.h"
+#include "keys/attestation/tpm_quote.h"
 
 namespace tie::attestation {
 namespace {
@@ -19,6 +20,14 @@ Result<void> check_software(const Evidence& evidence, const std::string& whose) 
   if (!said) return fail(Code::kCorrupt, whose + " evidence carries a signature that does not match");
   if (!evidence.quote.empty()) return fail(Code::kCorrupt, whose + " evidence of kind software carries a quote");
   return {};
+}
+
+Result<void> check_tpm(const Evidence& evidence, const std::string& whose) {
+  if (!evidence.public_key.empty() || !evidence.signature.empty())
+    return fail(Code::kCorrupt, whose + " evidence of kind tpm carries a software signature");
+  auto quote = decode_tpm_quote(evidence.quote);
+  if (!quote) return fail(Code::kCorrupt, whose + " evidence: " + quote.error().message);
+  return check_quote(*quote, evidence.report_data, whose);
 }
 
 }  // namespace
@@ -41,15 +50,20 @@ SoftwareSigner::SoftwareSigner() {
   public_key_ = std::move(pair.public_key);
 }
 
-Result<Evidence> SoftwareSigner::state(ByteView claims, ByteView challenge) const {
+Result<Evidence> begin_evidence(std::string_view kind, ByteView claims, ByteView challenge) {
   if (challenge.size() < kMinChallengeBytes || challenge.size() > kMaxChallengeBytes)
     return fail(Code::kBadRequest, "a challenge has 16 to 64 bytes");
   const crypto::Digest512 report = report_data(claims, challenge);
   Evidence out;
-  out.kind = kKindSoftware;
+  out.kind = kind;
   out.claims.assign(claims.begin(), claims.end());
   out.challenge.assign(challenge.begin(), challenge.end());
   out.report_data.assign(report.begin(), report.end());
+  return out;
+}
+
+Result<Evidence> SoftwareSigner::state(ByteView claims, ByteView challenge) const {
+  TIE_TRY(Evidence out, begin_evidence(kKindSoftware, claims, challenge));
   out.public_key = public_key_;
   TIE_TRY(out.signature, crypto::ed25519_sign(seed_.view(), signed_text(out.report_data)));
   return out;
@@ -63,6 +77,7 @@ Result<void> check_evidence(const Evidence& evidence, const char* whose) {
   if (!equal_constant_time(evidence.report_data, expected))
     return fail(Code::kCorrupt, who + " evidence has report data over other claims");
   if (evidence.kind == kKindSoftware) return check_software(evidence, who);
+  if (evidence.kind == kKindTpm) return check_tpm(evidence, who);
   return fail(Code::kUnsupportedFeature, who + " evidence is of a kind that this client cannot check");
 }
 

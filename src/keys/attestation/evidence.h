@@ -1,7 +1,7 @@
 // Evidence: a statement of claims bound to a challenge. Kind "software" is signed by an Ed25519 key that the stating
 // process drew at boot: it proves which process answered, not what machine it runs on, so every surface calls it
-// "unattested". Other kinds carry a quote. Pure functions; any thread; the signer's key dies with the object. Source:
-// ARCHITECTURE.md, "Keys of the node".
+// "unattested". Kind "tpm" carries a quote (tpm_quote.h). Pure functions; any thread; the signer's key dies with the
+// object. Source: ARCHITECTURE.md, "Keys of the node".
 #pragma once
 #include <string>
 
@@ -27,11 +27,21 @@ crypto::Digest512 report_data(ByteView claims, ByteView challenge);
 // The challenge of a published bundle: SHA-256(label || epoch, u64 big-endian).
 crypto::Digest epoch_challenge(uint64_t publication_epoch);
 
-class SoftwareSigner {
+// What states claims; of whatever kind. Threads: any.
+class EvidenceSigner {
+ public:
+  virtual ~EvidenceSigner() = default;
+  // kBadRequest unless the challenge has kMinChallengeBytes to kMaxChallengeBytes.
+  virtual Result<Evidence> state(ByteView claims, ByteView challenge) const = 0;
+};
+
+// Claims, challenge and report data of an evidence that a signer then completes. kBadRequest as above.
+Result<Evidence> begin_evidence(std::string_view kind, ByteView claims, ByteView challenge);
+
+class SoftwareSigner final : public EvidenceSigner {
  public:
   SoftwareSigner();  // draws the boot-time key
-  // kBadRequest unless the challenge has kMinChallengeBytes to kMaxChallengeBytes.
-  Result<Evidence> state(ByteView claims, ByteView challenge) const;
+  Result<Evidence> state(ByteView claims, ByteView challenge) const override;
   const Bytes& public_key() const { return public_key_; }
 
  private:

@@ -2,6 +2,8 @@
 
 #include <toml++/toml.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <sstream>
 
@@ -9,6 +11,7 @@ namespace tie::attestation {
 namespace {
 
 using Digests = std::vector<crypto::Digest>;
+constexpr unsigned kPcrs = 24;
 
 Result<std::vector<std::string>> strings_of(const toml::node& node, const std::string& key) {
   const toml::array* list = node.as_array();
@@ -35,6 +38,23 @@ Result<Digests> digests_of(const toml::node& node, const std::string& key) {
   return out;
 }
 
+Result<std::vector<std::pair<uint8_t, crypto::Digest>>> pcrs_of(const toml::node& node, const std::string& key) {
+  TIE_TRY(const auto texts, strings_of(node, key));
+  std::vector<std::pair<uint8_t, crypto::Digest>> out;
+  for (const std::string& text : texts) {
+    const size_t colon = text.find(':');
+    unsigned index = kPcrs;
+    const auto read = std::from_chars(text.data(), text.data() + std::min(colon, text.size()), index);
+    auto bytes = from_hex(colon == std::string::npos ? std::string_view() : std::string_view(text).substr(colon + 1));
+    if (read.ec != std::errc() || read.ptr != text.data() + colon || index >= kPcrs || !bytes ||
+        bytes->size() != crypto::kSha256Bytes)
+      return fail(Code::kBadRequest, "policy: " + key + " holds INDEX:64 hex digits each, not '" + text + "'");
+    TIE_TRY(const crypto::Digest value, crypto::digest_from(*bytes, "a PCR"));
+    out.emplace_back(static_cast<uint8_t>(index), value);
+  }
+  return out;
+}
+
 Result<void> take(const std::string& key, const toml::node& node, Policy& out) {
   if (key == "release_ids") {
     TIE_TRY(out.release_ids, digests_of(node, key));
@@ -44,6 +64,10 @@ Result<void> take(const std::string& key, const toml::node& node, Policy& out) {
     TIE_TRY(out.model_ids, digests_of(node, key));
   } else if (key == "prompt_digests") {
     TIE_TRY(out.prompt_digests, digests_of(node, key));
+  } else if (key == "tpm_keys") {
+    TIE_TRY(out.tpm_keys, digests_of(node, key));
+  } else if (key == "tpm_pcrs") {
+    TIE_TRY(out.tpm_pcrs, pcrs_of(node, key));
   } else {
     return fail(Code::kBadRequest, "policy: unknown key '" + key + "'");
   }
@@ -96,6 +120,13 @@ std::string render_policy(const Policy& policy) {
   out += "]\n";
   if (policy.model_ids) render_list(out, "model_ids", *policy.model_ids);
   if (policy.prompt_digests) render_list(out, "prompt_digests", *policy.prompt_digests);
+  if (!policy.tpm_keys.empty()) render_list(out, "tpm_keys", policy.tpm_keys);
+  if (!policy.tpm_pcrs.empty()) {
+    out += "tpm_pcrs = [";
+    for (const auto& [index, value] : policy.tpm_pcrs)
+      out += "\n  \"" + std::to_string(index) + ":" + to_hex(value) + "\",";
+    out += "\n]\n";
+  }
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include "attestation.pb.h"
 #include "keys/attestation/claims.h"
 #include "keys/attestation/evidence.h"
+#include "keys/attestation/tpm_quote.h"
 
 namespace tie::attestation {
 namespace {
@@ -63,6 +64,11 @@ bool judge_evidence(Judge& judge, bool present, const v1::Evidence& proto, const
   bool sound = judge.check(check_kind(evidence.kind, policy, whose),
                            whose + " evidence is of the accepted kind " + evidence.kind);
   sound &= judge.check(check_evidence(evidence, whose.c_str()), whose + " evidence is signed over its claims");
+  if (evidence.kind == kKindTpm) {
+    if (auto quote = decode_tpm_quote(evidence.quote))
+      sound &=
+          judge.check(check_quote_policy(*quote, policy, whose), whose + " evidence is signed by a pinned TPM key");
+  }
   sound &= judge.check(check_challenge(evidence, challenge, whose), whose + " evidence answers this challenge");
   return sound;
 }
@@ -172,6 +178,11 @@ bool judge_bundle(Judge& judge, const v1::AttestationBundle& bundle, const Polic
   const bool named = equal_constant_time(as_bytes(bundle.key_id()), key_id(said.kem));
   judge.check(named ? Result<void>() : refuse("the bundle's key id is not the digest of its claims"),
               "the key id is the digest of the claims");
+  if (bundle.workload().kind() == kKindTpm) {
+    if (auto quote = decode_tpm_quote(as_bytes(bundle.workload().quote())))
+      judge.check(check_measured(*quote, said.workload),
+                  "the TPM measured this release, these models and these prompts");
+  }
   judge.check(check_release(said.workload.release_id, policy),
               "the policy pins release " + short_id(said.workload.release_id));
   judge.check(check_pinned(said.workload.model_ids, policy.model_ids, "model"),
@@ -201,6 +212,7 @@ Result<VerifiedNode> node_of(const v1::AttestationBundle& bundle, const Statemen
   out.key_service_kind = bundle.key_service().kind();
   out.attested = out.workload_kind != kKindSoftware && out.key_service_kind != kKindSoftware;
   out.token_required = bundle.token_required();
+  out.token_challenge = to_bytes(bundle.token_challenge());
   return out;
 }
 

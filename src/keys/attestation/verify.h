@@ -32,6 +32,7 @@ struct VerifiedNode {
   std::string workload_kind, key_service_kind;
   bool attested = false;  // false whenever one of the kinds is "software"
   bool token_required = false;
+  Bytes token_challenge;  // as the node says; nothing secret depends on it
   // For people: "unattested (software evidence)" or "attested (tpm)".
   std::string describe() const;
 };

@@ -11,7 +11,7 @@ namespace tie::kps {
 
 class KpsService final : public v1::KeyProtection::Service {
  public:
-  explicit KpsService(KeyStore& store) : store_(store) {}
+  KpsService(KeyStore& store, const attestation::EvidenceSigner& signer) : store_(store), signer_(signer) {}
   grpc::Status GenerateKEMKeypair(grpc::ServerContext*, const v1::GenerateKEMKeypairRequest*, v1::KEMKey*) override;
   grpc::Status DecapAndSeal(grpc::ServerContext*, const v1::DecapAndSealRequest*, v1::DecapAndSealReply*) override;
   grpc::Status EnumerateKEMKeys(grpc::ServerContext*, const v1::EnumerateKEMKeysRequest*,
@@ -23,7 +23,7 @@ class KpsService final : public v1::KeyProtection::Service {
  private:
   Result<void> add_evidence(const KeyFacts& facts, const std::string& challenge, v1::KEMKey& out) const;
   KeyStore& store_;
-  const attestation::SoftwareSigner signer_;
+  const attestation::EvidenceSigner& signer_;
 };
 
 }  // namespace tie::kps

@@ -5,6 +5,7 @@
 #include "keys/key_protectiond/kps_server.h"
 #include "keys/key_protectiond/kps_service.h"
 #include "keys/key_protectiond/limits.h"
+#include "keys/tpm/tpm_signer.h"
 #include "os/log.h"
 #include "os/process.h"
 #include "os/serving_mode.h"
@@ -13,11 +14,17 @@ namespace {
 
 using namespace tie;
 
-Result<void> serve(const kps::ListenOptions& options) {
+Result<std::unique_ptr<attestation::EvidenceSigner>> signer_of(const std::string& tpm) {
+  if (tpm.empty()) return std::make_unique<attestation::SoftwareSigner>();
+  return tpm::TpmSigner::open(tpm, "");
+}
+
+Result<void> serve(const kps::ListenOptions& options, const std::string& tpm) {
   TIE_CHECK_OK(os::harden_process());
   TIE_TRY(const os::Fd stop, os::termination_signal_fd());
   kps::KeyStore store;
-  kps::KpsService service(store);
+  TIE_TRY(const auto signer, signer_of(tpm));
+  kps::KpsService service(store, *signer);
   TIE_TRY(const auto server, kps::KpsServer::start(options, service));
   TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
   os::notify_ready();
@@ -31,6 +38,7 @@ Result<void> serve(const kps::ListenOptions& options) {
 int main(int argc, char** argv) {
   kps::ListenOptions options;
   keys::TlsIdentity tls;
+  std::string tpm;
   CLI::App app{
       "Holds the private request keys of a node, and answers decapsulations only sealed to the key's binding key."};
   app.add_option("--socket", options.socket, "kps.sock to serve");
@@ -44,9 +52,10 @@ int main(int argc, char** argv) {
       ->needs(address);
   app.add_option("--tls-peer-name", tls.peer_name, "DNS name that the workload's certificate must carry")
       ->needs(address);
+  app.add_option("--tpm", tpm, "device or socket of a TPM 2.0: evidence is of kind tpm, not software");
   CLI11_PARSE(app, argc, argv);
   if (!options.tcp_address.empty()) options.tls = tls;
-  auto outcome = serve(options);
+  auto outcome = serve(options, tpm);
   if (outcome) return 0;
   TIE_LOG("key_protectiond", "ended: {}",
           outcome.error().code);  // the sentence below may name paths: a launcher's log drops it

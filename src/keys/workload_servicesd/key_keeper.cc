@@ -6,7 +6,7 @@
 
 namespace tie::wsd {
 
-KeyKeeper::KeyKeeper(KeyService& service, KeyRing& ring, const attestation::SoftwareSigner& signer, NodeFacts facts,
+KeyKeeper::KeyKeeper(KeyService& service, KeyRing& ring, const attestation::EvidenceSigner& signer, NodeFacts facts,
                      std::vector<crypto::KemId> kems, KeeperTimes times)
     : service_(service),
       ring_(ring),

@@ -28,7 +28,7 @@ struct KeeperTimes {
 
 class KeyKeeper {
  public:
-  KeyKeeper(KeyService& service, KeyRing& ring, const attestation::SoftwareSigner& signer, NodeFacts facts,
+  KeyKeeper(KeyService& service, KeyRing& ring, const attestation::EvidenceSigner& signer, NodeFacts facts,
             std::vector<crypto::KemId> kems, KeeperTimes times = {});
 
   // Does what is due at `now_ms` (monotonic); `wall_ms` stamps the publication epoch. Returns what went wrong, for the
@@ -50,7 +50,7 @@ class KeyKeeper {
 
   KeyService& service_;
   KeyRing& ring_;
-  const attestation::SoftwareSigner& signer_;
+  const attestation::EvidenceSigner& signer_;
   const std::vector<crypto::KemId> kems_;
   const KeeperTimes times_;
   mutable std::mutex mutex_;

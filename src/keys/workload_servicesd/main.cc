@@ -6,6 +6,7 @@
 
 #include "keys/framed_server/framed_server.h"
 #include "keys/tokens/token_gate.h"
+#include "keys/tpm/tpm_signer.h"
 #include "keys/workload_servicesd/asset_watch.h"
 #include "keys/workload_servicesd/key_keeper.h"
 #include "keys/workload_servicesd/limits.h"
@@ -21,7 +22,7 @@ using namespace tie;
 
 struct Flags {
   std::string decap_socket, authorize_socket, claims_socket, kps_socket, control_socket, release_manifest, assets,
-      tokens;
+      tokens, tpm, measurements;
   std::vector<std::string> suites = {"xwing"};
   wsd::KeeperTimes times;
   int64_t ticket_ttl_ms = wsd::kTicketTtlMs;
@@ -47,8 +48,18 @@ Result<Bytes> token_challenge(const std::string& folder) {
   return gate->challenge();
 }
 
+// What the node's claims may state, into the TPM before they state it.
+Result<void> measure(tpm::TpmSigner* tpm, const wsd::NodeFacts& facts) {
+  if (tpm == nullptr) return {};
+  using attestation::Measured;
+  std::vector<attestation::Measurement> what = {{Measured::kRelease, facts.release_id}};
+  for (const crypto::Digest& model : facts.model_ids()) what.push_back({Measured::kModel, model});
+  for (const crypto::Digest& prompt : facts.prompt_digests) what.push_back({Measured::kPrompt, prompt});
+  return tpm->measure(what);
+}
+
 // Steps the keeper until told to stop; ready at the first key, so that whoever waits for this daemon finds one.
-void keep_keys(wsd::KeyKeeper& keeper, wsd::KeyRing& ring, wsd::AssetWatch& assets, int stop) {
+void keep_keys(wsd::KeyKeeper& keeper, wsd::KeyRing& ring, wsd::AssetWatch& assets, tpm::TpmSigner* tpm, int stop) {
   bool ready = false, failing = false;
   Deadline next_look = Deadline::in_ms(wsd::kAssetLookMs);
   while (!os::wait_readable(stop, Deadline::in_ms(ready ? wsd::kLinkPollMs : 20))) {
@@ -56,6 +67,8 @@ void keep_keys(wsd::KeyKeeper& keeper, wsd::KeyRing& ring, wsd::AssetWatch& asse
       if (auto facts = assets.look()) {
         TIE_LOG("workload_servicesd", "models or prompts changed; making new keys");
         facts->token_challenge = keeper.facts().token_challenge;
+        if (auto measured = measure(tpm, *facts); !measured)
+          TIE_LOG("workload_servicesd", "measuring the changed assets: {}", measured.error().code);
         keeper.set_facts(std::move(*facts));
       }
       next_look = Deadline::in_ms(wsd::kAssetLookMs);
@@ -83,7 +96,14 @@ Result<void> serve(const Flags& flags) {
   wsd::AssetWatch assets(flags.release_manifest, flags.assets);  // before the facts: a change in between is seen
   TIE_TRY(wsd::NodeFacts facts, wsd::read_node_facts(flags.release_manifest, flags.assets));
   TIE_TRY(facts.token_challenge, token_challenge(flags.tokens));
-  const attestation::SoftwareSigner signer;
+  const attestation::SoftwareSigner software;
+  std::unique_ptr<tpm::TpmSigner> tpm;
+  if (!flags.tpm.empty()) {
+    TIE_TRY(tpm, tpm::TpmSigner::open(flags.tpm, flags.measurements));
+    TIE_CHECK_OK(measure(tpm.get(), facts));
+  }
+  const attestation::EvidenceSigner& signer =
+      tpm != nullptr ? static_cast<const attestation::EvidenceSigner&>(*tpm) : software;
   TIE_TRY(const auto service, key_service_of(flags));
   wsd::KeyRing ring(flags.max_requests_per_key);
   wsd::TicketBook tickets(flags.ticket_ttl_ms);
@@ -107,7 +127,7 @@ Result<void> serve(const Flags& flags) {
   if (!wsd::hidden_memory_available())
     TIE_LOG("workload_servicesd", "no memfd_secret here: binding keys lie in locked memory");
 
-  keep_keys(keeper, ring, assets, stop.get());
+  keep_keys(keeper, ring, assets, tpm.get(), stop.get());
   publisher.stop();
   publishing.join();
   ring.destroy_all();
@@ -134,6 +154,9 @@ void add_options(CLI::App& app, Flags& flags) {
       ->required();
   app.add_option("--assets", flags.assets, "folder with models/NAME/ and prompts/")->required();
   app.add_option("--tokens", flags.tokens, "folder with the token issuer's file and this node's context");
+  auto* log = app.add_option("--measurements", flags.measurements, "file in memory with the log of what was measured");
+  app.add_option("--tpm", flags.tpm, "device or socket of a TPM 2.0: evidence is of kind tpm, not software")
+      ->needs(log);
   app.add_option("--decap-peer-uid", flags.decap_peer_uid,
                  "only this user may decapsulate (where the helpers have a user of their own)");
   app.add_option("--authorize-peer-uid", flags.authorize_peer_uid, "only this user may register tickets");

@@ -12,7 +12,7 @@ namespace tie::wsd {
 
 class RequestDesk {
  public:
-  RequestDesk(KeyService& service, KeyRing& ring, TicketBook& tickets, const attestation::SoftwareSigner& signer)
+  RequestDesk(KeyService& service, KeyRing& ring, TicketBook& tickets, const attestation::EvidenceSigner& signer)
       : service_(service), ring_(ring), tickets_(tickets), signer_(signer) {}
 
   // Errors in the reply: KEY_UNKNOWN_OR_EXPIRED, REPLAYED, OVERLOADED, BAD_REQUEST.
@@ -30,7 +30,7 @@ class RequestDesk {
   KeyService& service_;
   KeyRing& ring_;
   TicketBook& tickets_;
-  const attestation::SoftwareSigner& signer_;
+  const attestation::EvidenceSigner& signer_;
 };
 
 // One framed request and its answer on `socket`; false when the connection must end. The Message types are of
