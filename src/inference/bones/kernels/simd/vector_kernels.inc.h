@@ -18,10 +18,6 @@ static inline V exp_v(V x) {
   return V::zero_where(tiny, V::mul(y, V::power_of_two(n)));
 }
 
-static inline float exp_scalar(float x) {
-  return V::first(exp_v(V::set(x)));
-}
-
 // 1 / x for 1 <= x < 2^122, by Newton's iteration: a division would hold up the one divider for 16 cycles.
 static inline V reciprocal_v(V x) {
   V r = V::reciprocal_guess(x);
@@ -327,11 +323,19 @@ static void attend_block(const AttentionJob& job, uint32_t key_block, AttentionP
 }
 
 static void merge_partial(AttentionPartial& into, const AttentionPartial& from, uint32_t n_rows, uint32_t head_dim) {
+  static_assert(kAttentionRows == 8, "the exponentials of both sides fill one vector");
+  alignas(64) float top[16] = {}, weight[16] = {};
   for (uint32_t r = 0; r < n_rows; ++r) {
-    const float top = into.max[r] > from.max[r] ? into.max[r] : from.max[r];
-    if (!(top > -__builtin_inff())) continue;
-    const float a = exp_scalar(into.max[r] - top), b = exp_scalar(from.max[r] - top);
-    into.max[r] = top;
+    top[r] = into.max[r] > from.max[r] ? into.max[r] : from.max[r];
+    const bool any = top[r] > -__builtin_inff();
+    weight[r] = any ? into.max[r] - top[r] : 0.0f;
+    weight[8 + r] = any ? from.max[r] - top[r] : 0.0f;
+  }
+  V::store(weight, exp_v(V::load(weight)));
+  for (uint32_t r = 0; r < n_rows; ++r) {
+    if (!(top[r] > -__builtin_inff())) continue;
+    const float a = weight[r], b = weight[8 + r];
+    into.max[r] = top[r];
     into.sum[r] = V::scalar_fma(into.sum[r], a, from.sum[r] * b);
     float* acc = into.acc + size_t{r} * head_dim;
     const float* more = from.acc + size_t{r} * head_dim;
