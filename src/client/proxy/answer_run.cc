@@ -13,7 +13,7 @@ AnswerRun::AnswerRun(std::shared_ptr<Session> session, OpenAiRequest request, Tu
     : session_(std::move(session)), request_(std::move(request)) {
   for (v1::InferenceRequest& payload : request_.payloads) {
     cancels_.push_back(std::make_shared<Cancellation>());
-    if (turn_keys != nullptr && request_.cache)
+    if (turn_keys != nullptr && request_.cache && request_.endpoint == Endpoint::kChat)
       remembered_.push_back({turn_keys->begin(partition, payload), AnswerMessages(request_.samples)});
   }
 }
