@@ -109,8 +109,7 @@ Checked<void> Answer::add(const RuntimeEvent& event) {
 std::string Answer::push(Sample& sample, int32_t id) const {
   std::string text = sample.detokenizer.push(id);
   if (!sample.splitter) return text;
-  if (id == model_.tool_syntax.open_token) text += model_.tool_syntax.open;
-  if (id == model_.tool_syntax.close_token) text += model_.tool_syntax.close;
+  text += marker_text(model_.tool_syntax, id);
   return text;
 }
 

@@ -26,11 +26,15 @@ TEST_F(ToolSyntaxTest, IsTheTemplatesOwn) {
   EXPECT_EQ(object.arguments_key, "parameters");
   EXPECT_FALSE(object.many);
   EXPECT_EQ(detect("{% if tools %}[AVAILABLE_TOOLS] [TOOL_CALLS] [{% endif %}").style, ToolStyle::kList);
+  ToolSyntax named = detect("{% if tools %}[TOOL_CALLS]name[ARGS]{}{% endif %}");
+  EXPECT_EQ(named.style, ToolStyle::kNamed);
+  EXPECT_EQ(named.id_marker, "");
+  EXPECT_EQ(detect("{% if tools %}[TOOL_CALLS]name[CALL_ID]id[ARGS]{}{% endif %}").id_marker, "[CALL_ID]");
 }
 
 TEST_F(ToolSyntaxTest, ATemplateWithoutToolsOrWithAFormOfItsOwnGetsTheGenericOne) {
-  for (const char* text : {"", "{{ messages }}", "{% if tools %}<tool_call><function=f>{% endif %}",
-                           "{% if tools %}[TOOL_CALLS]name[ARGS]{}{% endif %}"}) {
+  for (const char* text : {"", "{{ messages }}", "{% if tools %}<tool_call><arg_key>k</arg_key>{% endif %}",
+                           "{% if tools %}[TOOL_CALLS]name[CALL_ID]{}{% endif %}"}) {
     EXPECT_FALSE(detect(text).in_template) << text;
     EXPECT_EQ(detect(text).style, ToolStyle::kTagged) << text;
   }
@@ -41,7 +45,7 @@ TEST_F(ToolSyntaxTest, PublicTemplatesAreTold) {
   std::filesystem::path folder =
       std::filesystem::path(shared ? shared : TIE_SOURCE_DIR "/../shared/data") / "chat_templates/templates";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is not there";
-  int tagged = 0, object = 0, list = 0, generic = 0;
+  int tagged = 0, object = 0, list = 0, named = 0, generic = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     std::ifstream file(entry.path());
     std::string text(std::istreambuf_iterator<char>(file), {});
@@ -52,10 +56,13 @@ TEST_F(ToolSyntaxTest, PublicTemplatesAreTold) {
       ++tagged;
     else if (syntax.style == ToolStyle::kObject)
       ++object;
+    else if (syntax.style == ToolStyle::kNamed)
+      ++named;
     else
       ++list;
   }
-  std::printf("templates: %d tagged, %d object, %d list, %d generic\n", tagged, object, list, generic);
+  std::printf("templates: %d tagged, %d object, %d list, %d named, %d generic\n", tagged, object, list, named, generic);
+  EXPECT_GT(named, 0);
   EXPECT_GT(tagged, 0);
   EXPECT_GT(object, 0);
   EXPECT_GT(list, 0);
@@ -78,6 +85,7 @@ TEST_F(ToolSyntaxTest, ToolsKeepTheirSchemasText) {
 TEST_F(ToolSyntaxTest, IdsAreInTheTemplatesForm) {
   std::string id = new_call_id({.style = ToolStyle::kList});
   EXPECT_EQ(id.size(), 9u);
+  EXPECT_EQ(new_call_id({.style = ToolStyle::kNamed}).size(), 9u);
   EXPECT_TRUE(new_call_id({}).starts_with("call_"));
   EXPECT_NE(new_call_id({}), new_call_id({}));
 }

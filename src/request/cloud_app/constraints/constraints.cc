@@ -150,6 +150,10 @@ Checked<std::string> lark_of_user(const Format& format) {
   return grammar;
 }
 
+struct CallBody {
+  std::string name, arguments;  // the second as a schema with the compiler's options
+};
+
 // The rules for calls. Markers are control tokens where the vocabulary has them as such, unless `spelled`.
 class CallRules {
  public:
@@ -160,11 +164,11 @@ class CallRules {
   bool open_is_text() const { return spelled_ || syntax_.open_token < 0; }
 
   // calls: one or more; calls_after_open: the same behind the first marker.
-  std::string rules(const std::vector<std::string>& bodies, bool many) const {
+  std::string rules(const std::vector<CallBody>& bodies, bool many) const {
     std::string out = "body: ";
     for (size_t i = 0; i < bodies.size(); ++i) out += fmt::format("{}body{}", i == 0 ? "" : " | ", i);
     out += '\n';
-    for (size_t i = 0; i < bodies.size(); ++i) out += fmt::format("body{}: {}\n", i, bodies[i]);
+    for (size_t i = 0; i < bodies.size(); ++i) out += fmt::format("body{}: {}\n", i, body(bodies[i]));
     std::string more = many && syntax_.many ? fmt::format("{{0,{}}}", kMaxCallsPerAnswer - 1) : "{0,0}";
     bool several = many && syntax_.many;
     switch (syntax_.style) {
@@ -179,6 +183,10 @@ class CallRules {
         break;
       case ToolStyle::kObject:
         out += "calls: body\n";
+        break;
+      case ToolStyle::kNamed:
+        out += fmt::format("calls_after_open: body{}\n", several ? " (" + open() + " body)" + more : "");
+        out += fmt::format("calls: {} calls_after_open\n", open());
         break;
     }
     return out;
@@ -204,6 +212,18 @@ class CallRules {
   }
 
  private:
+  // A call's name and arguments.
+  std::string body(const CallBody& call) const {
+    const std::string name = Json(call.name).dump();
+    if (syntax_.style != ToolStyle::kNamed)
+      return literal("{\"name\": " + name + ", \"" + syntax_.arguments_key + "\": ") + " %json " + call.arguments +
+             " \"}\"";
+    std::string id;
+    if (!syntax_.id_marker.empty())
+      id = fmt::format("{} /[a-zA-Z0-9]{{{}}}/ ", marker(syntax_.id_marker, syntax_.id_token), kListCallIdChars);
+    return fmt::format("{} {}{} %json {}", literal(call.name), id,
+                       marker(syntax_.arguments_marker, syntax_.arguments_token), call.arguments);
+  }
   std::string marker(const std::string& text, int32_t token) const {
     return spelled_ || token < 0 ? literal(text) : fmt::format("<[{}]>", token);
   }
@@ -211,21 +231,20 @@ class CallRules {
   bool spelled_;
 };
 
-Checked<std::string> call_body(const v1::ToolDefinition& tool, size_t index, const ToolSyntax& syntax) {
+Checked<CallBody> call_body(const v1::ToolDefinition& tool, size_t index) {
   std::string param = fmt::format("tools[{}].function.parameters", index);
   std::string_view schema = tool.parameters_json();
   if (schema.empty()) schema = R"({"type":"object","properties":{},"additionalProperties":false})";
   TIE_TRY(std::string arguments, with_options(schema, kArgumentOptions, true, param));
-  std::string head = "{\"name\": " + Json(tool.name()).dump() + ", \"" + syntax.arguments_key + "\": ";
-  return literal(head) + " %json " + arguments + " \"}\"";
+  return CallBody{tool.name(), std::move(arguments)};
 }
 
-Checked<std::vector<std::string>> call_bodies(const v1::InferenceRequest& request, const ToolSyntax& syntax) {
-  std::vector<std::string> out;
+Checked<std::vector<CallBody>> call_bodies(const v1::InferenceRequest& request) {
+  std::vector<CallBody> out;
   bool named = request.tool_choice().kind() == v1::ToolChoice::NAMED;
   for (int i = 0; i < request.tools_size(); ++i) {
     if (named && request.tools(i).name() != request.tool_choice().name()) continue;
-    TIE_TRY(std::string body, call_body(request.tools(i), static_cast<size_t>(i), syntax));
+    TIE_TRY(CallBody body, call_body(request.tools(i), static_cast<size_t>(i)));
     out.push_back(std::move(body));
   }
   if (out.empty())
@@ -234,7 +253,7 @@ Checked<std::vector<std::string>> call_bodies(const v1::InferenceRequest& reques
 }
 
 Checked<std::string> tools_grammar(const v1::InferenceRequest& request, const ToolSyntax& syntax,
-                                   const std::vector<std::string>& bodies, bool only, bool spelled) {
+                                   const std::vector<CallBody>& bodies, bool only, bool spelled) {
   CallRules rules(syntax, spelled);
   std::string calls = rules.rules(bodies, !request.has_parallel_tool_calls() || request.parallel_tool_calls());
   if (only) return "start: calls\n" + calls;
@@ -263,7 +282,7 @@ Checked<Constraint> lower_constraint(const v1::InferenceRequest& request, const 
   const Format& format = request.response_format();
   if (wants_tools(request)) {
     bool only = request.tool_choice().kind() != v1::ToolChoice::AUTO;
-    TIE_TRY(auto bodies, call_bodies(request, syntax));
+    TIE_TRY(auto bodies, call_bodies(request));
     TIE_TRY(out.grammar, tools_grammar(request, syntax, bodies, only, false));
     TIE_TRY(out.checkable, tools_grammar(request, syntax, bodies, only, true));
     out.param = "tools";

@@ -13,6 +13,7 @@ const ToolSyntax kTagged{.style = ToolStyle::kTagged, .open = "<tool_call>", .cl
 const ToolSyntax kObject{
     .style = ToolStyle::kObject, .open = "<|python_tag|>", .arguments_key = "parameters", .many = false};
 const ToolSyntax kList{.style = ToolStyle::kList, .open = "[TOOL_CALLS]"};
+const ToolSyntax kNamed{.style = ToolStyle::kNamed, .open = "[TOOL_CALLS]", .arguments_marker = "[ARGS]"};
 
 v1::InferenceRequest chat() {
   v1::InferenceRequest request;
@@ -234,6 +235,21 @@ TEST(Constraints, TheToolAtFaultIsNamed) {
   EXPECT_EQ(lower(request).param, "tools[2].function.parameters");
   request.mutable_tools(2)->set_parameters_json(R"({"type":"array"})");
   EXPECT_EQ(lower(request).param, "tools[2].function.parameters");
+}
+
+TEST(Constraints, CallsByNameInARow) {
+  const std::string call = R"([TOOL_CALLS]weather[ARGS]{"city": "x"})", now = "[TOOL_CALLS]now[ARGS]{}";
+  EXPECT_TRUE(takes(with_tools(v1::ToolChoice::REQUIRED), call + now, kNamed));
+  EXPECT_FALSE(takes(with_tools(v1::ToolChoice::REQUIRED), "words " + call, kNamed));
+  EXPECT_FALSE(takes(with_tools(v1::ToolChoice::REQUIRED), R"([TOOL_CALLS]weather[ARGS]{"city": 1})", kNamed));
+  EXPECT_FALSE(takes(with_tools(v1::ToolChoice::NAMED, "now"), call, kNamed));
+  EXPECT_TRUE(takes(with_tools(v1::ToolChoice::AUTO), "words", kNamed));
+  EXPECT_TRUE(takes(with_tools(v1::ToolChoice::AUTO), "words " + call, kNamed));
+  EXPECT_FALSE(takes(with_tools(v1::ToolChoice::AUTO), "[TOOL_CALLS]nope[ARGS]{}", kNamed));
+  ToolSyntax with_ids = kNamed;
+  with_ids.id_marker = "[CALL_ID]";
+  EXPECT_TRUE(takes(with_tools(v1::ToolChoice::REQUIRED), "[TOOL_CALLS]now[CALL_ID]a1B2c3D4e[ARGS]{}", with_ids));
+  EXPECT_FALSE(takes(with_tools(v1::ToolChoice::REQUIRED), "[TOOL_CALLS]now[CALL_ID]short[ARGS]{}", with_ids));
 }
 
 }  // namespace

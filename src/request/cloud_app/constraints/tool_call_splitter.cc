@@ -1,6 +1,7 @@
 #include "request/cloud_app/constraints/tool_call_splitter.h"
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "request/cloud_app/limits.h"
@@ -113,10 +114,35 @@ ToolCallSplitter::Verdict ToolCallSplitter::read_head(size_t& used, std::string&
   return text[at] == '{' ? Verdict::kYes : Verdict::kNo;
 }
 
+// name[ARGS]{ or name[CALL_ID]…[ARGS]{
+ToolCallSplitter::Verdict ToolCallSplitter::read_named_head(size_t& used, std::string& name) const {
+  const std::string& first = syntax_.id_marker.empty() ? syntax_.arguments_marker : syntax_.id_marker;
+  const size_t end = held_.find(first);
+  if (end == std::string::npos) {
+    const bool may_be = std::any_of(names_.begin(), names_.end(),
+                                    [&](const std::string& known) { return (known + first).starts_with(held_); });
+    return may_be ? Verdict::kMore : Verdict::kNo;
+  }
+  name = held_.substr(0, end);
+  if (std::find(names_.begin(), names_.end(), name) == names_.end()) return Verdict::kNo;
+  size_t at = end + first.size();
+  if (!syntax_.id_marker.empty()) {
+    for (size_t i = 0; i < kListCallIdChars && at < held_.size(); ++i, ++at)
+      if (!std::isalnum(static_cast<unsigned char>(held_[at]))) return Verdict::kNo;
+    const std::string_view rest = std::string_view(held_).substr(at, syntax_.arguments_marker.size());
+    if (!syntax_.arguments_marker.starts_with(rest)) return Verdict::kNo;
+    if (rest.size() < syntax_.arguments_marker.size()) return Verdict::kMore;
+    at += rest.size();
+  }
+  used = skip_space(held_, at);
+  if (used == held_.size()) return Verdict::kMore;
+  return held_[used] == '{' ? Verdict::kYes : Verdict::kNo;
+}
+
 bool ToolCallSplitter::step_head(SplitOutput& out) {
   size_t used = 0;
   std::string name;
-  Verdict verdict = read_head(used, name);
+  Verdict verdict = syntax_.style == ToolStyle::kNamed ? read_named_head(used, name) : read_head(used, name);
   // Judged by what has come up to the limit, so that the cuts do not matter.
   if (verdict == Verdict::kMore && held_.size() > kMaxCallHeadBytes) verdict = Verdict::kNo;
   if (verdict == Verdict::kYes && used > kMaxCallHeadBytes) verdict = Verdict::kNo;
@@ -167,7 +193,7 @@ bool ToolCallSplitter::step_arguments(SplitOutput& out) {
   if (at > 0) fragment(out).arguments.append(held_, 0, at);
   held_.erase(0, at);
   if (!closed) return false;
-  state_ = State::kTail;
+  state_ = syntax_.style == ToolStyle::kNamed ? State::kBetween : State::kTail;
   return true;
 }
 

@@ -43,6 +43,7 @@ class ToolCallSplitter {
   bool step_tail(SplitOutput& out);
   bool step_between(SplitOutput& out);
   Verdict read_head(size_t& used, std::string& name) const;
+  Verdict read_named_head(size_t& used, std::string& name) const;
   bool not_a_call(SplitOutput& out);
   CallFragment& fragment(SplitOutput& out);
 

@@ -1,5 +1,6 @@
 // Any text, cut anywhere, splits as it does in one piece.
 #include <cstdlib>
+#include <iterator>
 
 #include "request/cloud_app/constraints/tool_call_splitter.h"
 
@@ -25,8 +26,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const app::ToolSyntax syntaxes[] = {
       {.style = app::ToolStyle::kTagged, .open = "<tool_call>", .close = "</tool_call>"},
       {.style = app::ToolStyle::kObject, .open = "<|python_tag|>", .arguments_key = "parameters", .many = false},
-      {.style = app::ToolStyle::kList, .open = "[TOOL_CALLS]"}};
-  const app::ToolSyntax& syntax = syntaxes[data[0] % 3];
+      {.style = app::ToolStyle::kList, .open = "[TOOL_CALLS]"},
+      {.style = app::ToolStyle::kNamed, .open = "[TOOL_CALLS]", .arguments_marker = "[ARGS]"},
+      {.style = app::ToolStyle::kNamed,
+       .open = "[TOOL_CALLS]",
+       .arguments_marker = "[ARGS]",
+       .id_marker = "[CALL_ID]"}};
+  const app::ToolSyntax& syntax = syntaxes[data[0] % std::size(syntaxes)];
   auto wanted = data[0] & 0x80 ? app::CallsWanted::kOnly : app::CallsWanted::kPossible;
   std::string_view text(reinterpret_cast<const char*>(data + 2), size - 2);
   if (split(syntax, wanted, text, text.size() + 1) != split(syntax, wanted, text, data[1] % 16 + 1)) std::abort();

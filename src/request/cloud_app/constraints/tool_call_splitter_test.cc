@@ -108,6 +108,20 @@ TEST(ToolCallSplitter, AListOfCalls) {
   expect(kList, "[1, 2] [TOOL", {"[1, 2] [TOOL", {}});
 }
 
+TEST(ToolCallSplitter, NamedCallsInARow) {
+  const ToolSyntax named{.style = ToolStyle::kNamed, .open = "[TOOL_CALLS]", .arguments_marker = "[ARGS]"};
+  expect(named, "well: [TOOL_CALLS]f[ARGS]{\"a\": \"]}\"}[TOOL_CALLS]get_weather[ARGS]{}",
+         {"well: ", {{"f", R"({"a": "]}"})"}, {"get_weather", "{}"}}});
+  expect(named, "[TOOL_CALLS]g[ARGS]{}", {"[TOOL_CALLS]g[ARGS]{}", {}});
+  expect(named, "[TOOL_CALLS]f[ARGS]1", {"[TOOL_CALLS]f[ARGS]1", {}});
+  expect(named, "[TOOL_CALLS]get_wea", {"[TOOL_CALLS]get_wea", {}});
+  expect(named, "[TOOL_CALLS]get_wea", {"", {}}, CallsWanted::kOnly);
+  ToolSyntax with_ids = named;
+  with_ids.id_marker = "[CALL_ID]";
+  expect(with_ids, "[TOOL_CALLS]f[CALL_ID]abc123XYZ[ARGS]{\"a\": 1}", {"", {{"f", R"({"a": 1})"}}});
+  expect(with_ids, "[TOOL_CALLS]f[CALL_ID]abc[ARGS]{}", {"[TOOL_CALLS]f[CALL_ID]abc[ARGS]{}", {}});
+}
+
 TEST(ToolCallSplitter, HoldsBackNoMoreThanABeginningOfTheMarker) {
   ToolCallSplitter splitter(kTagged, {"f"}, CallsWanted::kPossible);
   SplitOutput out;

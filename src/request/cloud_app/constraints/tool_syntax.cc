@@ -32,8 +32,10 @@ ToolSyntax tagged() {
 ToolSyntax detect_tool_syntax(std::string_view chat_template, const text::Vocab& vocab) {
   ToolSyntax out = tagged();
   bool knows_tools = has(chat_template, "tools");
-  if (knows_tools && has(chat_template, "[TOOL_CALLS]") && !has(chat_template, "[ARGS]") &&
-      !has(chat_template, "[CALL_ID]")) {
+  if (knows_tools && has(chat_template, "[TOOL_CALLS]") && has(chat_template, "[ARGS]")) {
+    out = {.style = ToolStyle::kNamed, .in_template = true, .open = "[TOOL_CALLS]", .arguments_marker = "[ARGS]"};
+    if (has(chat_template, "[CALL_ID]")) out.id_marker = "[CALL_ID]";
+  } else if (knows_tools && has(chat_template, "[TOOL_CALLS]") && !has(chat_template, "[CALL_ID]")) {
     out = {.style = ToolStyle::kList, .in_template = true, .open = "[TOOL_CALLS]"};
   } else if (knows_tools && has(chat_template, "<|python_tag|>") && has(chat_template, "parameters")) {
     out = {.style = ToolStyle::kObject,
@@ -47,7 +49,17 @@ ToolSyntax detect_tool_syntax(std::string_view chat_template, const text::Vocab&
   }
   out.open_token = control_token(vocab, out.open);
   out.close_token = control_token(vocab, out.close);
+  out.arguments_token = control_token(vocab, out.arguments_marker);
+  out.id_token = control_token(vocab, out.id_marker);
   return out;
+}
+
+std::string_view marker_text(const ToolSyntax& syntax, int32_t token) {
+  if (token < 0) return {};
+  if (token == syntax.open_token) return syntax.open;
+  if (token == syntax.close_token) return syntax.close;
+  if (token == syntax.arguments_token) return syntax.arguments_marker;
+  return token == syntax.id_token ? std::string_view(syntax.id_marker) : std::string_view();
 }
 
 bool wants_tools(const v1::InferenceRequest& request) {
@@ -94,7 +106,8 @@ std::string written_result(std::string_view content) {
 
 // Mistral's template takes ids of nine letters and digits only; others take any.
 std::string new_call_id(const ToolSyntax& syntax) {
-  return syntax.style == ToolStyle::kList ? random_hex(5).substr(0, 9) : "call_" + random_hex(12);
+  const bool mistral = syntax.style == ToolStyle::kList || syntax.style == ToolStyle::kNamed;
+  return mistral ? random_hex(5).substr(0, kListCallIdChars) : "call_" + random_hex(12);
 }
 
 }  // namespace tie::request::app

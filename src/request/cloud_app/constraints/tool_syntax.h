@@ -14,7 +14,8 @@ namespace tie::request::app {
 enum class ToolStyle {
   kTagged,  // Hermes, Qwen: <tool_call>\n{"name": …, "arguments": …}\n</tool_call>, several in a row
   kObject,  // Llama 3: {"name": …, "parameters": …} from the answer's start, one call only
-  kList,    // Mistral: [TOOL_CALLS] [{"name": …, "arguments": …}, …]
+  kList,    // Mistral up to v7: [TOOL_CALLS] [{"name": …, "arguments": …}, …]
+  kNamed,   // Mistral from v11 on: [TOOL_CALLS]name[ARGS]{…}, several in a row; some with [CALL_ID]… before [ARGS]
 };
 
 struct ToolSyntax {
@@ -24,8 +25,16 @@ struct ToolSyntax {
   int32_t open_token = -1;   // when the marker is a control token of the vocabulary
   int32_t close_token = -1;
   std::string arguments_key = "arguments";
+  std::string arguments_marker, id_marker;  // kNamed: before the arguments; before the call's id (empty: no ids)
+  int32_t arguments_token = -1, id_token = -1;
   bool many = true;  // several calls in one answer
 };
+
+// Characters of a call's id in Mistral's forms: letters and digits.
+inline constexpr size_t kListCallIdChars = 9;
+
+// The text of a marker that is a control token, which the tokenizer shows as nothing; empty for any other token.
+std::string_view marker_text(const ToolSyntax& syntax, int32_t token);
 
 ToolSyntax detect_tool_syntax(std::string_view chat_template, const text::Vocab& vocab);
 
