@@ -1,17 +1,27 @@
 """The encrypted KV cache of conversations on a real node of its own: what a second turn takes over, and that nothing that goes wrong with it ever
 shows in the text. The client here (turn_client) chooses its own turn keys."""
+import contextlib
 import json
 import os
+import pathlib
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+import cache_store
 import support
 
+sys.path.insert(0, str(support.ROOT / "tests/integration/independent"))
+import kv_cache  # noqa: E402
+
 KEY, OTHER, THIRD = "11" * 32, "22" * 32, "33" * 32
-TOPIC = " ".join(f"Item {i}: the harbour at noon, with {i} boats and {i * 3} gulls." for i in range(1, 25))
+TOPIC = " ".join(f"Item {i}: the harbour at noon, with {i} boats and {i * 3} gulls." for i in range(1, 15))
 FIRST = [{"role": "user", "content": TOPIC + " Say what you see."}]
 KEPT_LIMIT_S = 10
 
@@ -22,7 +32,7 @@ class Client:
         policy = support.BUILD / "dist/share/tie/policy.toml"
         self.process = subprocess.Popen([support.BUILD / "test_helpers/turn_client", "--node", place.node, "--policy", policy], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def ask(self, messages, read="", write="", max_tokens=24):
+    def ask(self, messages, read="", write="", max_tokens=16):
         self.process.stdin.write(json.dumps({"messages": messages, "read": read, "write": write, "max_tokens": max_tokens, "ignore_eos": True}) + "\n")
         self.process.stdin.flush()
         answer = json.loads(self.process.stdout.readline())
@@ -72,7 +82,7 @@ def store_processes(place):
 
 def test_a_second_turn_takes_over_what_the_first_left(client):
     first = client.ask(FIRST, write=KEY)
-    assert first["cached"] == 0 and first["prompt"] > 300
+    assert first["cached"] == 0 and first["prompt"] > 150
     messages = follow_up(first)
     cold = client.ask(messages)
     warm = turn_until_cached(client, messages, KEY)
@@ -98,7 +108,7 @@ def test_turns_go_on_and_an_edited_history_keeps_its_beginning(client):
     second = client.ask(messages, read=KEY, write=KEY)
     third = messages + [{"role": "assistant", "content": second["text"]}, {"role": "user", "content": "More."}]
     assert turn_until_cached(client, third, KEY, least=second["cached"] + 1)["cached"] > second["cached"]
-    edited = [{"role": "user", "content": TOPIC[:700] + " Stop here and say why."}]
+    edited = [{"role": "user", "content": TOPIC[:500] + " Stop here and say why."}]
     cold = client.ask(edited)
     warm = client.ask(edited, read=KEY)
     assert warm["text"] == cold["text"]
@@ -166,3 +176,120 @@ def test_a_store_that_hangs_delays_little_and_harms_nothing(place, client):
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
     assert cold["cached"] == 0 and cold["text"] == warm["text"]
+
+
+# ---- what lies in the store, and whoever can write it ----
+
+class Kept:
+    """A conversation in the store, opened by the independent implementation."""
+
+    def __init__(self, place, key):
+        self.store, self.key = cache_store.Store(place.run_dir), bytes.fromhex(key)
+        self.identity = cache_store.identity(place.run_dir, place.model)
+        self.manifest_id = kv_cache.manifest_id(self.key)
+        self.manifest = self.store.get(self.manifest_id)
+        self.tokens, self.references = kv_cache.open_manifest(self.key, self.identity, self.manifest)
+        self.segment_ids = [kv_cache.segment_id(self.key, salt) for salt, *_ in self.references]
+        self.segments = [self.store.get(i) for i in self.segment_ids]
+
+
+def two_turns(client, key):
+    """A conversation of two segments, and the third turn's messages with its text as computed."""
+    first = client.ask(FIRST, write=key)
+    messages = follow_up(first)
+    turn_until_cached(client, messages, key)
+    second = client.ask(messages, read=key, write=key, max_tokens=64)
+    third = messages + [{"role": "assistant", "content": second["text"]}, {"role": "user", "content": "More."}]
+    turn_until_cached(client, third, key, least=second["cached"] + 1)
+    return third, client.ask(third)["text"]
+
+
+def test_the_store_holds_what_the_key_opens_and_no_other_key(place, client):
+    first = client.ask(FIRST, write="44" * 32)
+    turn_until_cached(client, follow_up(first), "44" * 32)
+    kept = Kept(place, "44" * 32)
+    assert len(kept.tokens) % 32 == 0 and len(kept.tokens) > first["prompt"] // 32 * 32 - 1
+    blocks = kv_cache.open_segment(kept.key, kept.identity, kept.segments[0])
+    assert sum(count for _, _, count, _ in kept.references) * 32 == len(kept.tokens)
+    assert blocks[0] != blocks[1] and blocks[0][:64] not in kept.segments[0]
+    with pytest.raises(InvalidTag):
+        kv_cache.open_segment(bytes(32), kept.identity, kept.segments[0])
+    with pytest.raises(InvalidTag):
+        kv_cache.open_manifest(kept.key, bytes(32) + kept.identity[32:], kept.manifest)
+    assert kept.store.get(kv_cache.manifest_id(bytes.fromhex(OTHER)[:31] + b"x")) is None
+
+
+def flipped(data, at):
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1:]
+
+
+@pytest.mark.parametrize("how", ["first flipped", "second flipped", "swapped", "truncated", "second gone", "first gone", "manifest flipped", "manifest of an older turn"])
+def test_a_tampered_store_never_shows_in_the_text(place, client, how):
+    key = "%02x" % (0x50 + len(how)) * 32
+    older = None
+    if how == "manifest of an older turn":
+        first = client.ask(FIRST, write=key)
+        turn_until_cached(client, follow_up(first), key)
+        older = Kept(place, key).manifest
+    third, text = two_turns(client, key)
+    kept = Kept(place, key)
+    assert len(kept.segments) >= 2
+    one, two = kept.segment_ids[0], kept.segment_ids[1]
+    changes = {"first flipped": lambda: kept.store.replace(one, flipped(kept.segments[0], 10_000)),
+               "second flipped": lambda: kept.store.replace(two, flipped(kept.segments[1], len(kept.segments[1]) - 1)),
+               "swapped": lambda: (kept.store.replace(one, kept.segments[1]), kept.store.replace(two, kept.segments[0])),
+               "truncated": lambda: kept.store.replace(two, kept.segments[1][:-1]),
+               "second gone": lambda: kept.store.delete(two),
+               "first gone": lambda: kept.store.delete(one),
+               "manifest flipped": lambda: kept.store.replace_manifest(kept.manifest_id, flipped(kept.manifest, 60)),
+               "manifest of an older turn": lambda: kept.store.replace_manifest(kept.manifest_id, older)}
+    changes[how]()
+    answer = client.ask(third, read=key)
+    assert answer["text"] == text
+    prefix = kept.references[0][2] * 32
+    allowed = {"second flipped": prefix, "truncated": prefix, "second gone": prefix}
+    if how != "manifest of an older turn":
+        assert answer["cached"] == allowed.get(how, 0)
+    assert client.ask(third, read=key, write=key)["text"] == text
+    assert turn_until_cached(client, third, key, least=len(kept.tokens) - 32)["text"] == text, "the next turn writes it anew"
+
+
+def memory_of(pid):
+    """Readable, private or shared, in pieces that overlap by a key's length."""
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory, open(f"/proc/{pid}/maps") as maps:
+        for line in maps:
+            span, rights, *rest = line.split()
+            if not rights.startswith("r") or (rest and rest[-1] in ("[vvar]", "[vsyscall]")) or "w" not in rights:
+                continue
+            at, end = (int(x, 16) for x in span.split("-"))
+            while at < end:
+                memory.seek(at)
+                with contextlib.suppress(OSError):
+                    yield memory.read(min(end - at, 1 << 22))
+                at += (1 << 22) - 32
+
+
+def test_without_a_turn_key_nothing_stays_and_nobody_holds_the_key(place, client):
+    store = cache_store.Store(place.run_dir)
+    before = store.entries()
+    answer = client.ask(FIRST)
+    derived = HKDF(hashes.SHA256(), 32, None, b"tie/1 derived key" + b"kv-cache").derive(bytes.fromhex(answer["dek"]))
+    time.sleep(1)  # the app deletes the entry after the answer has ended
+    assert store.entries() == before
+    assert store.get(kv_cache.manifest_id(derived)) is None
+    programs = pathlib.Path(place.run_dir, "stage/prefix/libexec/tie").iterdir()
+    pids = [pid for program in programs for pid in place.processes(program.name)]
+    assert len(pids) >= 8
+    keys = {"the DEK": bytes.fromhex(answer["dek"]), "the derived key": derived}
+    searched = 0
+    for pid in pids:
+        try:
+            for piece in memory_of(pid):
+                searched += len(piece)
+                for name, key in keys.items():
+                    assert key not in piece, f"{name} is in the memory of process {pid}"
+        except PermissionError:
+            pytest.skip("cannot read the node's memory: run as root")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    assert searched > 50 << 20, "so little memory was searched that the test says nothing"

@@ -75,6 +75,8 @@ int main(int argc, char** argv) {
   app.add_option("--policy", options.policy_path);
   app.add_option("--model", model);
   CLI11_PARSE(app, argc, argv);
+  std::string dek;  // of the last attempt, for tests that look for it on the node afterwards
+  options.dek_witness = [&](ByteView key) { dek = to_hex(key); };
   auto session = client::Session::open(options);
   if (!session) {
     fmt::print(stderr, "turn_client: {}\n", session.error().message);
@@ -83,7 +85,9 @@ int main(int argc, char** argv) {
   for (std::string line; std::getline(std::cin, line);) {
     auto parsed = json::parse(line, nullptr, false);
     if (parsed.is_discarded()) return 2;
-    fmt::print("{}\n", ask(**session, request_of(parsed, model)).dump());
+    json answer = ask(**session, request_of(parsed, model));
+    answer["dek"] = dek;
+    fmt::print("{}\n", answer.dump());
     std::fflush(stdout);
   }
   return 0;
