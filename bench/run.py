@@ -6,7 +6,7 @@
   path     first token and throughput through the whole private path against the engine alone; CPU time per request pair
   cache    a conversation's cache on one core: kvxfer against memcpy, sealing and opening against `openssl speed`, cache_stored's answer times
   ranks    two rank processes, and two pipeline stages, against two threads in one process
-  recycle  N recycles of an idle node: busy to ready
+  recycle  --count N recycles, idle or with --load: busy to ready, requests lost, what leaked
 
 Absolute times hold for one machine and one moment; ratios and fractions within one run are what to compare. Runs with foreign load over 3 % say so.
 """
@@ -159,20 +159,21 @@ def bench_ranks(options):
 
 
 def bench_recycle(options):
+    sys.path.insert(0, str(ROOT / "tests/supervision"))
+    import recycle_load
     import support
 
-    times = []
     with support.real_node() as place:
-        environment = dict(os.environ, TIE_RUN=str(place.run_dir))
-        for _ in range(options.count):
-            text = subprocess.run([TIE, "node", "recycle"], check=True, capture_output=True, text=True, env=environment).stdout
-            value, unit = re.search(r"the last took ([\d.]+) (ms|s)\b", text).groups()
-            times.append(float(value) * (1000 if unit == "s" else 1))
+        times, outcomes, leaked = recycle_load.recycles(place, options.count, clients=8 if options.load else 0)
     times.sort()
     p95 = times[min(len(times) - 1, int(0.95 * len(times)))]
-    table(f"{len(times)} recycles of an idle node, busy to ready", ["", "ms"], [["p50", f"{statistics.median(times):.0f}"], ["p95", f"{p95:.0f}"], ["max", f"{times[-1]:.0f}"]])
-    return {"recycle_ms": {"p50": statistics.median(times), "p95": p95, "max": times[-1], "count": len(times)}}
-
+    rows = [["p50", f"{statistics.median(times):.0f}"], ["p95", f"{p95:.0f}"], ["max", f"{times[-1]:.0f}"]]
+    table(f"{len(times)} recycles {'under 8 streams' if options.load else 'of an idle node'}, busy to ready", ["", "ms"], rows)
+    lost = recycle_load.lost(outcomes)
+    if options.load:
+        print(f"  requests: {outcomes['complete']} complete, {sum(n for name, n in outcomes.items() if name.startswith('retryable'))} told to come again, {lost} lost")
+    print(f"  leaked: {'; '.join(leaked) or 'nothing'}")
+    return {"recycle_ms": {"p50": statistics.median(times), "p95": p95, "max": times[-1], "count": len(times), "loaded": options.load, "outcomes": dict(outcomes), "lost": lost, "leaked": leaked}}
 
 
 # ---- a conversation's cache ----
@@ -216,6 +217,7 @@ def main():
     parser.add_argument("--repeat", type=int, default=5, help="runs of each figure; medians are printed")
     parser.add_argument("--model", type=pathlib.Path, default=MODEL, help="engine, peers: another GGUF file")
     parser.add_argument("--count", type=int, default=20, help="recycle: how many")
+    parser.add_argument("--load", action="store_true", help="recycle: while eight clients ask without end")
     options = parser.parse_args()
     machine = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
     result = {"machine": machine, "threads": THREADS}

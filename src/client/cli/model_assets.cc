@@ -1,6 +1,8 @@
 #include "client/cli/model_assets.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <stdio.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -150,16 +152,25 @@ Result<bool> same_weights(const fs::path& installed, const fs::path& weights) {
   return to_hex(digest) == text_of(table, "weights_sha256");
 }
 
-// Takes away what is installed under the name, so that it can be installed anew; only when it is the same model.
-Result<void> make_way(const fs::path& target, const fs::path& weights) {
-  auto same = same_weights(target, weights);
-  if (!same || !*same) {
+// Puts `aside` in the place of what is installed under the name, in one step where the file system can, so that a node
+// that looks meanwhile finds the one or the other. Only the same model, unless another is wanted.
+Result<void> replace_installed(const fs::path& aside, const fs::path& target, bool another_wanted) {
+  auto same = same_weights(target, aside / owner::kWeightsFile);
+  if ((!same || !*same) && !another_wanted) {
     std::string name = target.filename();
-    return fail(Code::kAlreadyExists,
-                "another model '" + name + "' is there already; remove it with: tie model remove " + name);
+    return fail(Code::kAlreadyExists, "another model '" + name +
+                                          "' is there already; put this one in its place with "
+                                          "--replace, or remove it with: tie model remove " +
+                                          name);
+  }
+  if (::renameat2(AT_FDCWD, aside.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
+    std::error_code ignored;
+    fs::remove_all(aside, ignored);
+    return {};
   }
   std::error_code error;
   fs::remove_all(target, error);
+  if (!error) fs::rename(aside, target, error);
   if (error) return fail(Code::kIo, "replacing " + target.string() + ": " + error.message());
   return {};
 }
@@ -213,8 +224,11 @@ Result<ModelRecord> add_model(const std::string& assets, const AddModel& request
   fs::create_directories(aside, error);
   if (error) return fail(Code::kIo, "making " + aside.string() + ": " + error.message());
   auto filled = fill_folder(aside, request);
-  if (filled && fs::exists(target, error)) filled = make_way(target, aside / owner::kWeightsFile);
-  if (filled) fs::rename(aside, target, error);
+  if (filled && fs::exists(target, error)) {
+    filled = replace_installed(aside, target, request.replace);
+  } else if (filled) {
+    fs::rename(aside, target, error);
+  }
   if (!filled || error) {
     std::error_code ignored;
     fs::remove_all(aside, ignored);

@@ -25,6 +25,7 @@ struct AddModel {
   uint64_t context_tokens = 0;        // 0: the model's own; at most that
   std::string template_file;          // replaces the model's chat template
   std::vector<std::string> sampling;  // KEY=VALUE defaults over those that the model recommends
+  bool replace = false;               // another model under the same name gives way
   bool keep_precision = false;        // a folder's matrices stay as they are instead of becoming Q8_0
 };
 

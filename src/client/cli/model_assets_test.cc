@@ -157,6 +157,11 @@ TEST_F(ModelAssetsTest, AddsOnceAndRefusesOtherWeightsUnderTheName) {
   fs::copy_file(model_file(), other);
   std::ofstream(other, std::ios::app) << 'x';
   EXPECT_EQ(add_model(assets, {.source = other, .name = "m"}).error().code, Code::kAlreadyExists);
+  auto replaced = add_model(assets, {.source = other, .name = "m", .replace = true});
+  ASSERT_TRUE(replaced) << replaced.error().message;
+  EXPECT_NE(replaced->weights_sha256_hex, added->weights_sha256_hex);
+  EXPECT_TRUE(verify_model(assets, "m"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(assets / "models"), {}), 1) << "the old one is gone";
   EXPECT_TRUE(remove_model(assets, "m"));
   EXPECT_TRUE(list_models(assets)->empty());
 }

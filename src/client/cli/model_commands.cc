@@ -47,8 +47,9 @@ int add(const ModelOptions& o) {
   auto added = o.package.empty() ? add_model(o.folder(), o.add) : add_package(o);
   if (!added) return report(added.error());
   fmt::print(
-      "added {}: {}, context {}, {:.1f} MB, SHA-256 {}\n  in {}/models/{}; a running node sees it after: tie node "
-      "reload\n",
+      "added {}: {}, context {}, {:.1f} MB, SHA-256 {}\n  in {}/models/{}\n  a running node takes a new version at: "
+      "tie "
+      "node reload    a new name when it starts anew: tie down, tie up\n",
       added->name, added->architecture, added->context_tokens, double(added->weights_bytes) / 1e6,
       added->weights_sha256_hex, o.folder(), added->name);
   return kExitOk;
@@ -116,6 +117,8 @@ void add_model_commands(CLI::App& app, int& exit_code) {
   add_command->add_option("--template", o->add.template_file, "chat template (Jinja) instead of the model's");
   add_command->add_option("--sampling", o->add.sampling,
                           "default of requests that say nothing: KEY=NUMBER, e.g. temperature=0.7 (repeatable)");
+  add_command->add_flag("--replace", o->add.replace,
+                        "put it in the place of another model of that name: an upgrade, or the way back");
   add_command->add_flag("--keep-precision", o->add.keep_precision,
                         "keep a folder's F32, F16 or BF16 matrices (default: Q8_0, faster and half the size)");
   add_command->callback([o, &exit_code] { exit_code = add(*o); });

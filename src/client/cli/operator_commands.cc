@@ -53,7 +53,7 @@ void print_status(const v1::NodeStatus& status) {
   for (const std::string& model : status.unserved_models())
     fmt::print(
         "\n{} is new and this node was started without it. To serve it:\n"
-        "  tie down && tie up        with systemd: systemctl restart tie-stage tie-controllerd\n",
+        "  tie down && tie up        with systemd: systemctl restart tie-controllerd\n",
         model);
 }
 

@@ -135,6 +135,20 @@ Result<bool> Answer::next_of_attempt(v1::InferenceEvent& event) {
   }
 }
 
+// A node whose key service has just died says the same as to a request that is not to be opened, since it tells nothing
+// apart there. It then publishes another key within moments; with the same key as before a new attempt would be refused
+// again.
+bool Answer::another_key_came() {
+  if (std::exchange(rekeyed_, true) || !node_) return false;
+  const Bytes refused = node_->key.key_id;
+  for (Deadline limit = Deadline::in_ms(std::min(kRekeyWaitMs, deadline_.remaining_ms())); !limit.passed();) {
+    auto node = session_->node(0);
+    if (node && (*node)->key.key_id != refused) return true;
+    if (cancel_->sleep_ms(kRekeyPollMs)) return false;
+  }
+  return false;
+}
+
 bool Answer::should_retry(const Error& error) {
   if (began_ || cancel_->cancelled()) return false;
   if (error.code ==
@@ -147,6 +161,7 @@ bool Answer::should_retry(const Error& error) {
     if (std::exchange(token_retried_, true)) return false;
     return session_->node(0).has_value();
   }
+  if (error.code == Code::kUnauthenticated) return another_key_came();
   if (attempts_ >= session_->options().max_attempts) return false;
   if (!error_info(error.code).retryable) return false;
   int64_t wait_ms = session_->options().first_backoff_ms << std::min(attempts_ - 1, 6);

@@ -1,7 +1,8 @@
 // A client's relation to one node: connect, fetch the attestation bundle, judge it by the policy, seal requests to it,
 // open answers. Used by the terminal commands and the local proxy. Threads: Session is shared by all; an Answer belongs
 // to one thread (cancel it through its Cancellation). Secrets: each attempt draws its own key, which dies with the
-// attempt. Nothing is written to disk. Retries follow one rule: unknown or expired key: fetch the bundle again, once; a
+// attempt. Nothing is written to disk. Retries follow one rule: unknown or expired key: fetch the bundle again, once;
+// not authenticated: once, when the node publishes another key within moments; a
 // refused one-time token: likewise, with another token;
 // overload or not ready: back off; always a fresh key, never after the first event; gRPC's own retries are off. Source:
 // ARCHITECTURE.md, "Request encryption".
@@ -99,6 +100,7 @@ class Answer {
   Result<void> start_attempt();
   Result<void> start_attempt_with_token();
   bool should_retry(const Error& error);
+  bool another_key_came();
   Error describe(Error error);
 
   std::shared_ptr<Session> session_;
@@ -111,7 +113,7 @@ class Answer {
   Deadline deadline_;
   int attempts_ = 0;
   bool began_ = false, ended_ = false, cut_ = false, refetched_ = false;
-  bool token_sent_ = false, token_retried_ = false;
+  bool token_sent_ = false, token_retried_ = false, rekeyed_ = false;
   friend class Session;
 };
 

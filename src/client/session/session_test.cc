@@ -118,6 +118,30 @@ TEST(Session, ANodeThatRestartedWithAnotherKeyIsFoundAgain) {
   EXPECT_TRUE(heard.complete) << heard.error.message;
 }
 
+TEST(Session, ARequestThatDiedWithTheNodesKeyIsAskedAgainWithTheNextOne) {
+  FakeNode node(testing::echo_script);
+  auto session = session_to(node);
+  ASSERT_TRUE(hear(*session, question("a")).complete);
+  node.refuse_next(1, Code::kUnauthenticated);
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    node.rotate_key();
+  });
+  Heard heard = hear(*session, question("b"));
+  later.join();
+  EXPECT_TRUE(heard.complete) << heard.error.message;
+  EXPECT_EQ(heard.attempts, 2);
+}
+
+TEST(Session, ARefusalUnderAKeyThatStaysIsTheAnswer) {
+  FakeNode node(testing::echo_script);
+  auto session = session_to(node);
+  node.refuse_next(100, Code::kUnauthenticated);
+  Heard heard = hear(*session, question("a"));
+  EXPECT_EQ(heard.error.code, Code::kUnauthenticated);
+  EXPECT_EQ(heard.attempts, 1);
+}
+
 TEST(Session, GivesUpWhenTheKeyStaysUnknown) {
   FakeNode node(testing::echo_script);
   auto session = session_to(node);
