@@ -44,6 +44,7 @@ constexpr int64_t kRegistrationKeepaliveMs = 5'000;
 constexpr int64_t kMaxDrainWaitMs = 20 * 60'000;
 
 constexpr int kHelperAttempts = 3;
+constexpr int64_t kRefillDelayMs = 500;
 constexpr size_t kMaxStartingHelpers = 8;  // at once; more requests wait for their turn
 constexpr int64_t kRestartBackoffMs = 50, kMaxRestartBackoffMs = 2'000;
 

@@ -19,14 +19,23 @@ PairPool::Ticket PairPool::take(Taker taker) {
     auto helper = std::move(warm_.front());
     warm_.pop_front();
     helper->set_owner(nullptr);
-    // Replaced at once, but not before this request has what it needs.
-    loop_.post([this] { fill(); });
+    if (warm_.empty()) {
+      loop_.post([this] { fill(); });  // not before this request has what it needs
+    } else {
+      refill_at_ms_ = monotonic_ms() + kRefillDelayMs;
+      loop_.after_ms(kRefillDelayMs, [this] { fill(); });
+    }
     taker(std::move(helper));
     return ticket;
   }
   waiters_.push_back({ticket, std::move(taker), monotonic_ms() + kWarmWaitMs, kHelperAttempts});
   fill();
   return ticket;
+}
+
+void PairPool::refill() {
+  refill_at_ms_ = 0;
+  fill();
 }
 
 void PairPool::give_up(Ticket ticket) {
@@ -58,6 +67,7 @@ void PairPool::sweep() {
 }
 
 void PairPool::fill() {
+  if (waiters_.empty() && !warm_.empty() && monotonic_ms() < refill_at_ms_) return;
   size_t wanted = (keep_warm_ ? prewarmed_ : 0) + waiters_.size();
   while (warm_.size() + starting_.size() < wanted && starting_.size() < std::max(kMaxStartingHelpers, prewarmed_)) {
     if (waiters_.empty() && monotonic_ms() < retry_at_ms_) break;  // only a request justifies hurry after a failure

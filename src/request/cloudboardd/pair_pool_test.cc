@@ -81,6 +81,28 @@ TEST_F(PairPoolTest, ATakenHelperIsReplacedAndNeverGivenAgain) {
   for (auto& helper : taken) drop(std::move(helper));
 }
 
+TEST_F(PairPoolTest, ATakenHelperIsReplacedOnceItsRequestAnswers) {
+  FakeDaemon daemon(socket, warm_and_wait);
+  run(2);
+  ASSERT_TRUE(becomes_warm(2));
+  auto helper = take().get();
+  ASSERT_TRUE(helper.has_value());
+  EXPECT_EQ(warm(), 1u);
+  on_loop([&] { pool->refill(); });
+  ASSERT_TRUE(becomes_warm(2));
+  drop(std::move(*helper));
+}
+
+TEST_F(PairPoolTest, ATakenHelperIsReplacedWithoutAnAnswerToo) {
+  FakeDaemon daemon(socket, warm_and_wait);
+  run(2);
+  ASSERT_TRUE(becomes_warm(2));
+  auto helper = take().get();
+  ASSERT_TRUE(helper.has_value());
+  ASSERT_TRUE(becomes_warm(2));
+  drop(std::move(*helper));
+}
+
 TEST_F(PairPoolTest, RequestsBeyondThePoolGetHelpersStartedForThem) {
   FakeDaemon daemon(socket, [](os::Fd connection, int number) {
     ::usleep(20'000);

@@ -183,6 +183,7 @@ void Request::forward(v1::FromHelper& message) {
     header_sent_ = true;
     out.mutable_response_header()->set_salt(message.header().salt());
   } else {
+    if (!std::exchange(answered_, true)) services_.pool.refill();
     final = message.chunk().final();
     out.mutable_chunk()->set_allocated_sealed(message.mutable_chunk()->release_sealed());
     out.mutable_chunk()->set_final(final);

@@ -64,7 +64,7 @@ class Request : private HelperOwner, public std::enable_shared_from_this<Request
   InvokeOrder order_;
   std::string clear_parameters_, ticket_;
   bool token_required_ = false;
-  bool authorized_ = false, started_ = false, header_sent_ = false, reading_ = true, ended_ = false;
+  bool authorized_ = false, started_ = false, header_sent_ = false, answered_ = false, reading_ = true, ended_ = false;
   PairPool::Ticket pool_ticket_ = 0;
   std::shared_ptr<Helper> helper_;
   std::vector<v1::SealedChunk> early_chunks_;
