@@ -8,6 +8,14 @@ namespace {
 constexpr const char* kDoesNotOpen = "the request does not open";
 }
 
+void prepare_opening() {
+  const SecretBytes zeros(32);
+  const Bytes nonce(kAeadNonceBytes);
+  auto key = AeadKey::create(AeadId::kAes256Gcm, zeros.view());
+  if (key) (void)key->seal(nonce, {}, zeros.view());
+  (void)hkdf({}, zeros.view(), {}, zeros.size());
+}
+
 Result<ChunkOpener> ChunkOpener::create(ByteView dek, ByteView key_id, ByteView clear_parameters,
                                         size_t max_request_bytes) {
   TIE_TRY(const SecretBytes key, chunk_key(dek, AeadId::kAes256Gcm, key_id, clear_parameters));

@@ -52,6 +52,10 @@ class ResponseSealer {
   bool finished_ = false;
 };
 
+// Has libcrypto build its tables of algorithms, which takes a millisecond and a half in a fresh process: called while a
+// helper waits, so that its request does not.
+void prepare_opening();
+
 // What the helper holds for its one request.
 class OpenedRequest {
  public:

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "crypto/request_open.h"
 #include "os/log.h"
 #include "os/process.h"
 #include "os/serving_mode.h"
@@ -57,6 +58,7 @@ tie::Result<void> run(const Options& options) {
   TIE_TRY(std::optional<tokens::TokenGate> gate, open_gate(options.tokens));
   TIE_TRY(auto connections, jobhelper::connect_warm(std::move(connection), options.app_socket, options.decap_socket,
                                                     gate ? options.spend_socket : ""));
+  crypto::prepare_opening();
   TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kPerRequest));
   TIE_CHECK_OK(jobhelper::announce(connections.cloudboard.get(), pidfd.get()));
   pidfd.close();
