@@ -64,7 +64,7 @@ void arrange_descriptors(const SpawnPlan& plan) {
   ::dup2(null, 0);
   ::dup2(null, 1);
   ::dup2(error, 2);
-  for (int fd = kFirstPassedFd; fd < kHigh; ++fd) ::close(fd);
+  ::close_range(kFirstPassedFd, kHigh - 1, 0);
   for (size_t i = 0; i < plan.descriptors.size(); ++i)
     if (::dup2(moved[i], plan.descriptors[i].second) < 0) child_fails("placing a descriptor");
 }

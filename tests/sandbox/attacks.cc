@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -154,6 +155,18 @@ std::string connect_abstract(const Target& t) {
   auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + t.words[0].size());
   return fd && ::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 ? "connected to an abstract socket"
                                                                                      : "";
+}
+
+// Request processes share one empty network: a name in it would be a way from one request to another.
+std::string be_reachable(const Target&) {
+  os::Fd fd(::socket(AF_UNIX, SOCK_STREAM, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "tie-attack-%d", static_cast<int>(::getpid()));
+  auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::strlen(address.sun_path + 1));
+  if (fd && ::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) == 0) return "took a name on the network";
+  os::Fd second(::socket(AF_UNIX, SOCK_STREAM, 0));
+  return second && ::listen(second.get(), 1) == 0 ? "listens for others" : "";
 }
 
 std::string connect_tcp(const Target& t) {
@@ -330,6 +343,7 @@ const std::map<std::string, Attack>& all() {
                                                       {"list_mounts", list_mounts},
                                                       {"connect_unix_path", connect_unix_path},
                                                       {"connect_abstract", connect_abstract},
+                                                      {"be_reachable", be_reachable},
                                                       {"connect_tcp", connect_tcp},
                                                       {"send_udp", send_udp},
                                                       {"netlink", netlink},

@@ -130,7 +130,7 @@ def daemon_field(tmp_path_factory):
 ALWAYS = ["list_processes", "read_memory_file", "read_environment_of", "read_memory_call", "trace", "signal_another", "steal_descriptor", "read_file",
           "write_anywhere", "overwrite_file", "mount_something", "new_namespaces", "connect_unix_path", "netlink", "vsock", "bpf", "io_uring", "userfault",
           "perf", "keyring", "capabilities", "shared_memory_segment"]
-PER_REQUEST_ONLY = ["read_weights", "list_mounts", "connect_abstract", "connect_tcp", "send_udp", "start_program", "replace_itself", "run_memfd", "make_code", "fork_itself",
+PER_REQUEST_ONLY = ["read_weights", "list_mounts", "connect_abstract", "be_reachable", "connect_tcp", "send_udp", "start_program", "replace_itself", "run_memfd", "make_code", "fork_itself",
                     "huge_allocation", "many_descriptors"]
 # The runtime has its own network namespace and its own /proc; cloudboardd is the one process that may reach the network.
 RUNTIME_ONLY = ["read_weights", "connect_abstract", "connect_tcp", "send_udp"]
@@ -166,7 +166,7 @@ def test_control_without_protection_the_attack_succeeds(control, request, victim
 
 # Before the serving mode a process has parsed nothing hostile, but the sandbox alone must hold already.
 @pytest.mark.parametrize("victim", PER_REQUEST)
-@pytest.mark.parametrize("attack", [a for a in ALWAYS + ["read_weights", "connect_abstract", "connect_tcp", "send_udp", "fork_itself", "start_program", "huge_allocation", "many_descriptors"]])
+@pytest.mark.parametrize("attack", [a for a in ALWAYS + ["read_weights", "connect_abstract", "be_reachable", "connect_tcp", "send_udp", "fork_itself", "start_program", "huge_allocation", "many_descriptors"]])
 def test_the_sandbox_alone_stops_it_before_serving_mode(protected, victim, attack):
     assert protected.run(victim, attack, serve=False) == "stopped"
 
