@@ -33,6 +33,7 @@ class Feeder {
       for (; seen_ < ended_; ++seen_) {
         if (submitted_ >= load_.requests) continue;
         lock.unlock();
+        std::this_thread::sleep_for(std::chrono::milliseconds(load_.pause_ms));
         TIE_CHECK_OK(submit(engine));
         lock.lock();
       }
@@ -127,6 +128,7 @@ int main(int argc, char** argv) {
   app.add_option("--requests", o.load.requests);
   app.add_option("--prompt-tokens", o.load.prompt_tokens);
   app.add_option("--tokens", o.load.tokens);
+  app.add_option("--pause-ms", o.load.pause_ms);
   CLI11_PARSE(app, argc, argv);
   if (auto done = run(o); !done) {
     fmt::print(stderr, "{}\n", done.error().message);

@@ -18,6 +18,7 @@ using Clock = std::chrono::steady_clock;
 // One closed loop: `clients` clients, each sends its next request when its last one has ended.
 struct LoadOptions {
   uint32_t clients = 1, requests = 1, prompt_tokens = 128, tokens = 64;
+  uint32_t pause_ms = 0;  // between one client's requests: with it, what a person meets who asks now and then
 };
 
 struct RequestTimes {

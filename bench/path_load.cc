@@ -126,6 +126,7 @@ Result<void> load_proxy(const Options& o, bench::LoadReport& report) {
       ++ended;
       if (begun >= o.load.requests) continue;
       ++begun;
+      std::this_thread::sleep_for(std::chrono::milliseconds(o.load.pause_ms));
       TIE_CHECK_OK(clients[i].begin(o, request));
     }
   }
@@ -165,6 +166,7 @@ Result<void> load_node(const Options& o, client::Session& session, bench::LoadRe
     clients.emplace_back([&] {
       while (begun.fetch_add(1) < o.load.requests) {
         auto done = ask_once(session, request, report);
+        std::this_thread::sleep_for(std::chrono::milliseconds(o.load.pause_ms));
         if (done) continue;
         std::lock_guard lock(mutex);
         outcome = std::move(done);
@@ -204,6 +206,7 @@ int main(int argc, char** argv) {
   app.add_option("--requests", o.load.requests);
   app.add_option("--prompt-tokens", o.load.prompt_tokens);
   app.add_option("--tokens", o.load.tokens);
+  app.add_option("--pause-ms", o.load.pause_ms, "between one client's requests; meant for one client");
   CLI11_PARSE(app, argc, argv);
   if (o.proxy.empty() == o.node.empty()) {
     fmt::print(stderr, "path_load: give --proxy or --node\n");

@@ -87,7 +87,7 @@ def bench_peers(options):
 
 
 CLIENTS = ["--clients", "8", "--requests", "48", "--prompt-tokens", "128", "--tokens", "64"]
-FIRST = ["--clients", "1", "--requests", "15", "--prompt-tokens", "512", "--tokens", "1"]
+FIRST = ["--clients", "1", "--requests", "15", "--prompt-tokens", "512", "--tokens", "1", "--pause-ms", "100"]
 
 
 def load(program, *arguments):
@@ -138,7 +138,7 @@ def bench_path(options):
     alone_ms, alone_rate = alone_first["first_ms_p50"], alone["tokens_per_s"]
     rows = [["engine alone", f"{alone_ms:.1f} ms", "", f"{alone_rate:.0f}", ""]]
     rows += [[way, f"{firsts[way]['first_ms_p50']:.1f} ms", f"{firsts[way]['first_ms_p50'] - alone_ms:+.1f} ms", f"{loads[way]['tokens_per_s']:.0f}", f"{100 * loads[way]['tokens_per_s'] / alone_rate:.0f} %"] for way in ways]
-    table("the whole private path (encrypted, padded, a fresh process pair each) against the engine alone: first token of a 512-token prompt, p50; 8 clients, 128 + 64 tokens", ["", "first token", "", "tokens/s", "of the engine"], rows)
+    table("the whole private path (encrypted, padded, a fresh process pair each) against the engine alone: first token of a 512-token prompt, p50, 100 ms between requests; 8 clients, 128 + 64 tokens", ["", "first token", "", "tokens/s", "of the engine"], rows)
     names = list(loads["HTTP through the proxy"]["cpu_ms"])
     rows = [[name, *(f"{1000 * loads[way]['cpu_ms'][name] / loads[way]['tokens']:.0f}" for way in ways), *(f"{loads[way]['cpu_ms'][name] / loads[way]['requests']:.1f}" for way in ways)] for name in names]
     table("CPU time under 8 clients", ["", *(f"us/token, {way}" for way in ways), *(f"ms/request, {way}" for way in ways)], rows)
