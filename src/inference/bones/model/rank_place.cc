@@ -6,7 +6,9 @@
 namespace tie::bones {
 namespace {
 
-constexpr uint32_t kFeedForwardUnit = 32, kVocabularyUnit = 16, kInputUnit = 32;
+constexpr uint32_t kVocabularyUnit = 16, kInputUnit = 32;
+// Columns of the feed-forward: groups of activations that share a scale stay whole where there are enough of them.
+constexpr uint32_t kScaleGroupUnit = 128;
 
 struct Range {
   uint32_t first, n;
@@ -58,7 +60,8 @@ Result<Shard> shard_of(const ModelConfig& c, RankPlace place) {
   shard.first_layer = layers.first, shard.n_layers = layers.n;
   shard.first_stage = place.stage == 0, shard.last_stage = place.stage + 1 == place.stages;
   TIE_CHECK_OK(cut_heads(c, place, shard));
-  const Range ff = part(c.n_ff, kFeedForwardUnit, place.tensor_rank, place.tensor_ranks);
+  const bool groups = c.n_ff % kScaleGroupUnit == 0 && c.n_ff / kScaleGroupUnit >= place.tensor_ranks;
+  const Range ff = part(c.n_ff, groups ? kScaleGroupUnit : kInputUnit, place.tensor_rank, place.tensor_ranks);
   const Range vocab = part(c.n_vocab, kVocabularyUnit, place.tensor_rank, place.tensor_ranks);
   if (ff.n == 0 || vocab.n == 0) return cannot(place, "a rank would have no feed-forward columns or no vocabulary");
   shard.first_ff = ff.first, shard.n_ff = ff.n;

@@ -12,6 +12,7 @@ inline constexpr float kNegative = -1e30f;  // below every score; finite, so tha
 
 inline constexpr uint32_t kDecodeThreads = 128, kDecodeTile = 32;  // keys in shared memory at a time
 inline constexpr uint32_t kMaxGroup = 16, kMaxDecodeDim = 256;
+inline constexpr uint32_t kWarpHeads = kMaxGroup / (kDecodeThreads / 32);  // heads whose scores one warp weighs
 inline constexpr uint32_t kDecodeOwned = kMaxGroup * kMaxDecodeDim / kDecodeThreads;  // outputs of a thread
 
 struct DecodeArgs {
@@ -25,7 +26,7 @@ struct DecodeArgs {
 };
 
 TIE_DEVICE uint32_t decode_shared_bytes(uint32_t group, uint32_t head_dim) {
-  return (2 * kDecodeTile * (head_dim + 1) + group * head_dim + group * kDecodeTile + 3 * group) * 4;
+  return (2 * kDecodeTile * (head_dim + 1) + group * head_dim + group * kDecodeTile + group) * 4;
 }
 
 // Grid: x = splits, y = kv heads, z = rows.
@@ -37,7 +38,7 @@ TIE_DEVICE void decode_attention(Block& b, const DecodeArgs& a) {
   auto values = b.template shared<float>(kDecodeTile * stride * 4, kDecodeTile * stride);
   auto q = b.template shared<float>(2 * kDecodeTile * stride * 4, group * d);
   auto weights = b.template shared<float>((2 * kDecodeTile * stride + group * d) * 4, group * kDecodeTile);
-  auto state = b.template shared<float>((2 * kDecodeTile * stride + group * (d + kDecodeTile)) * 4, 3 * group);
+  auto shrink = b.template shared<float>((2 * kDecodeTile * stride + group * (d + kDecodeTile)) * 4, group);
   const uint32_t end = a.rows.position[row] + 1, begin = a.window != 0 && end > a.window ? end - a.window : 0;
   const uint32_t tiles = (end - begin + kDecodeTile - 1) / kDecodeTile;
   const uint32_t first = begin + tiles * split / a.splits * kDecodeTile,
@@ -46,8 +47,8 @@ TIE_DEVICE void decode_attention(Block& b, const DecodeArgs& a) {
   const uint32_t* table = a.rows.tables + uint64_t{a.rows.sequence[row]} * a.rows.table_stride;
   const float* own_q = a.q + (uint64_t{row} * a.n_heads + kv_head * group) * d;
   for (uint32_t i = b.thread(); i < group * d; i += kDecodeThreads) q[i] = own_q[i];
-  for (uint32_t i = b.thread(); i < group; i += kDecodeThreads) state[i] = kNegative, state[group + i] = 0.0f;
-  float acc[kDecodeOwned] = {};
+  float acc[kDecodeOwned] = {}, most[kWarpHeads], sum[kWarpHeads];  // of the heads that this warp weighs
+  for (uint32_t j = 0; j < kWarpHeads; ++j) most[j] = kNegative, sum[j] = 0.0f;
   const uint32_t warp = b.thread() / kWarp, lane = b.thread() % kWarp;
   for (uint32_t from = first; from < last; from += kDecodeTile) {
     b.sync();
@@ -59,40 +60,45 @@ TIE_DEVICE void decode_attention(Block& b, const DecodeArgs& a) {
       values[i / d * stride + dim] = there ? kv_value(a.kv, kv_vector(a.kv, block, kv_head, slot, 1)[dim]) : 0.0f;
     }
     b.sync();
-    for (uint32_t g = warp; g < group; g += kDecodeThreads / kWarp) {
+    TIE_UNROLL
+    for (uint32_t j = 0; j < kWarpHeads; ++j) {
+      const uint32_t g = warp + j * (kDecodeThreads / kWarp);
+      if (g >= group) continue;
       float score = 0;
       for (uint32_t i = 0; i < d; ++i) score += q[g * d + i] * keys[lane * stride + i];
       if (a.soft_cap > 0) score = a.soft_cap * tanhf(score / a.soft_cap);
       if (from + lane >= last) score = kNegative;
-      const float before = state[g], most = fmaxf(before, warp_max(b, score));
-      const float weight = from + lane < last ? expf(score - most) : 0.0f, sum = warp_sum(b, weight);
+      const float now = fmaxf(most[j], warp_max(b, score));
+      const float weight = from + lane < last ? expf(score - now) : 0.0f, fewer = expf(most[j] - now);
+      sum[j] = sum[j] * fewer + warp_sum(b, weight);
+      most[j] = now;
       weights[g * kDecodeTile + lane] = weight;
-      const float shrink = expf(before - most);
-      if (lane == 0) {
-        state[g] = most;
-        state[group + g] = state[group + g] * shrink + sum;
-        state[2 * group + g] = shrink;
-      }
+      if (lane == 0) shrink[g] = fewer;
     }
     b.sync();
+    TIE_UNROLL
     for (uint32_t o = 0; o < kDecodeOwned; ++o) {
       const uint32_t i = b.thread() + o * kDecodeThreads;
-      if (i >= group * d) break;
-      float sum = acc[o] * state[2 * group + i / d];
-      for (uint32_t j = 0; j < kDecodeTile; ++j) sum += weights[i / d * kDecodeTile + j] * values[j * stride + i % d];
-      acc[o] = sum;
+      if (i >= group * d) continue;
+      float total = acc[o] * shrink[i / d];
+      for (uint32_t j = 0; j < kDecodeTile; ++j) total += weights[i / d * kDecodeTile + j] * values[j * stride + i % d];
+      acc[o] = total;
     }
   }
-  b.sync();
+  const uint64_t first_head = uint64_t{row} * a.n_heads + kv_head * group;
+  TIE_UNROLL
   for (uint32_t o = 0; o < kDecodeOwned; ++o) {
     const uint32_t i = b.thread() + o * kDecodeThreads;
-    if (i >= group * d) break;
-    const uint64_t head = uint64_t{row} * a.n_heads + kv_head * group + i / d;
-    a.partial[(head * a.splits + split) * d + i % d] = acc[o];
-    if (i % d == 0) {
-      a.state[(head * a.splits + split) * 2] = state[i / d];
-      a.state[(head * a.splits + split) * 2 + 1] = state[group + i / d];
-    }
+    if (i >= group * d) continue;
+    a.partial[((first_head + i / d) * a.splits + split) * d + i % d] = acc[o];
+  }
+  TIE_UNROLL
+  for (uint32_t j = 0; j < kWarpHeads; ++j) {
+    const uint32_t g = warp + j * (kDecodeThreads / kWarp);
+    if (g >= group || lane != 0) continue;
+    float* state = a.state + ((first_head + g) * a.splits + split) * 2;
+    state[0] = most[j];
+    state[1] = sum[j];
   }
 }
 
@@ -205,19 +211,24 @@ TIE_DEVICE void prefill_attention(Block& b, const PrefillArgs& a) {
     stage_keys<kDim>(b, a, table, kv_head, from, end, keys, values);
     b.sync();
     float score[4][4] = {};
+    TIE_UNROLL
     for (uint32_t step = 0; step < kDim / 16; ++step) {
       uint32_t fa[4];
+      TIE_UNROLL
       for (uint32_t i = 0; i < 4; ++i)
         fa[i] = q[(warp * 16 + group + 8 * (i % 2)) * kStride + 8 * step + pair + 4 * (i / 2)];
+      TIE_UNROLL
       for (uint32_t n = 0; n < 4; ++n) {
         const uint32_t fb[2] = {keys[(8 * n + group) * kStride + 8 * step + pair],
                                 keys[(8 * n + group) * kStride + 8 * step + pair + 4]};
         b.mma(score[n], fa, fb);
       }
     }
+    TIE_UNROLL
     for (uint32_t half = 0; half < 2; ++half) {  // this lane's rows: group and group + 8 of its warp's sixteen
       const uint32_t position = span.first_position + row0 + warp * 16 + group + 8 * half;
       float best = kNegative;
+      TIE_UNROLL
       for (uint32_t n = 0; n < 4; ++n)
         for (uint32_t i = 0; i < 2; ++i) {
           float& s = score[n][2 * half + i];
@@ -231,6 +242,7 @@ TIE_DEVICE void prefill_attention(Block& b, const PrefillArgs& a) {
       const float now = fmaxf(most[half], best), shrink = expf(most[half] - now);
       most[half] = now;
       float weights = 0;
+      TIE_UNROLL
       for (uint32_t n = 0; n < 4; ++n)
         for (uint32_t i = 0; i < 2; ++i) {
           float& s = score[n][2 * half + i];
@@ -240,15 +252,19 @@ TIE_DEVICE void prefill_attention(Block& b, const PrefillArgs& a) {
       weights += b.shuffle_xor(weights, 1);
       weights += b.shuffle_xor(weights, 2);
       sum[half] = sum[half] * shrink + weights;
+      TIE_UNROLL
       for (uint32_t n = 0; n < kDim / 8; ++n)
         for (uint32_t i = 0; i < 2; ++i) out[n][2 * half + i] *= shrink;
     }
+    TIE_UNROLL
     for (uint32_t step = 0; step < kPrefillKeys / 16; ++step) {
       uint32_t fa[4];
+      TIE_UNROLL
       for (uint32_t i = 0; i < 4; ++i) {
         const float* s = score[2 * step + i / 2] + 2 * (i % 2);
         fa[i] = bf16_bits(s[0]) | bf16_bits(s[1]) << 16;
       }
+      TIE_UNROLL
       for (uint32_t n = 0; n < kDim / 8; ++n) {
         const uint32_t fb[2] = {values[(8 * n + group) * kPrefillKeyStride + 8 * step + pair],
                                 values[(8 * n + group) * kPrefillKeyStride + 8 * step + pair + 4]};
@@ -256,6 +272,7 @@ TIE_DEVICE void prefill_attention(Block& b, const PrefillArgs& a) {
       }
     }
   }
+  TIE_UNROLL
   for (uint32_t n = 0; n < kDim / 8; ++n)
     for (uint32_t i = 0; i < 4; ++i) {
       const uint32_t row = row0 + warp * 16 + group + 8 * (i / 2);

@@ -338,7 +338,8 @@ TEST(CudaKernels, HeadsAreBiasedNormedRotatedAndStored) {
   const std::vector<uint32_t> positions{17, 3}, sequences{1, 0};
   const auto q0 = random_floats(rows * n_heads * d, 1), k = random_floats(rows * n_kv * d, 2),
              v = random_floats(rows * n_kv * d, 3), bias = random_floats(n_heads * d, 4), norm = random_floats(d, 5),
-             frequency = random_floats(rope / 2, 6);
+             frequency32 = random_floats(rope / 2, 6);
+  const std::vector<double> frequency(frequency32.begin(), frequency32.end());
   std::vector<float> q = q0;
   HeadsArgs args{.q = q.data(),
                  .k = k.data(),
@@ -365,7 +366,7 @@ TEST(CudaKernels, HeadsAreBiasedNormedRotatedAndStored) {
     for (uint32_t i = 0; i < d; ++i) x[i] = double{from[i]} + bias[h * d + i], square += x[i] * x[i];
     for (uint32_t i = 0; i < d; ++i) x[i] *= norm[i] / std::sqrt(square / d + 1e-6);
     for (uint32_t i = 0; i < rope / 2; ++i) {
-      const double angle = double{frequency[i]} * positions[row], a = x[i], b = x[i + rope / 2];
+      const double angle = frequency[i] * positions[row], a = x[i], b = x[i + rope / 2];
       x[i] = a * std::cos(angle) - b * std::sin(angle);
       x[i + rope / 2] = a * std::sin(angle) + b * std::cos(angle);
     }

@@ -11,12 +11,14 @@
 #ifdef __CUDACC__
 #include <cuda_fp16.h>
 #define TIE_DEVICE __device__ __forceinline__
+#define TIE_UNROLL _Pragma("unroll")  // arrays stay in registers only when every index is known
 #else
 #include <bit>
 #include <cmath>
 
 #include "inference/bones/kernels/tile.h"
 #define TIE_DEVICE inline
+#define TIE_UNROLL
 #endif
 
 namespace tie::bones::cuda {

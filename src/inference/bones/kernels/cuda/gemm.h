@@ -46,18 +46,23 @@ TIE_DEVICE void gemm(Block& b, const GemmArgs& a) {
     b.sync();
     gemm_stage<kFormat>(b, a, row0, column0, block, left, right);
     b.sync();
+    TIE_UNROLL
     for (uint32_t step = 0; step < 2; ++step) {
       uint32_t fa[2][4], fb[4][2];
+      TIE_UNROLL
       for (uint32_t m = 0; m < 2; ++m)
         for (uint32_t i = 0; i < 4; ++i)
           fa[m][i] = left[(warp_row + 16 * m + group + 8 * (i % 2)) * kGemmStride + 8 * step + pair + 4 * (i / 2)];
+      TIE_UNROLL
       for (uint32_t n = 0; n < 4; ++n)
         for (uint32_t i = 0; i < 2; ++i)
           fb[n][i] = right[(warp_column + 8 * n + group) * kGemmStride + 8 * step + pair + 4 * i];
+      TIE_UNROLL
       for (uint32_t m = 0; m < 2; ++m)
         for (uint32_t n = 0; n < 4; ++n) b.mma(d[m][n], fa[m], fb[n]);
     }
   }
+  TIE_UNROLL
   for (uint32_t m = 0; m < 2; ++m)
     for (uint32_t n = 0; n < 4; ++n)
       for (uint32_t i = 0; i < 4; ++i) {

@@ -40,8 +40,9 @@ TIE_DEVICE void gemv_block(const Matrix& w, uint32_t output, uint32_t block, uin
     float weights[16];
     load_half_block<kFormat>(w, output, block, half, weights);
     const uint32_t at = (block - first_block) * 33 + 16 * half;
+    TIE_UNROLL
     for (uint32_t row = 0; row < kGemvRows; ++row) {
-      if (row >= rows) break;
+      if (row >= rows) continue;
       for (uint32_t i = 0; i < 16; ++i) sum[row] += weights[i] * x[row * (kGemvChunk + kGemvChunk / 32) + at + i];
     }
   }
@@ -53,6 +54,7 @@ TIE_DEVICE void gemv(Block& b, const GemvArgs& a) {
   auto x = b.template shared<float>(0, kGemvXFloats);
   const uint32_t warp = b.thread() / kWarp, lane = b.thread() % kWarp, k = a.w.k;
   float scale[kGemvRows];
+  TIE_UNROLL
   for (uint32_t row = 0; row < kGemvRows; ++row) {
     scale[row] = 1.0f;
     if (!a.norm || row >= a.rows) continue;
@@ -68,28 +70,37 @@ TIE_DEVICE void gemv(Block& b, const GemvArgs& a) {
   for (uint32_t from = 0; from < k; from += kGemvChunk) {
     const uint32_t n = k - from < kGemvChunk ? k - from : kGemvChunk;
     b.sync();
-    for (uint32_t row = 0; row < a.rows; ++row)
+    TIE_UNROLL
+    for (uint32_t row = 0; row < kGemvRows; ++row) {
+      if (row >= a.rows) continue;
       for (uint32_t i = b.thread(); i < n; i += kGemvThreads) {
         const float v = a.x[uint64_t{row} * a.x_stride + from + i] * scale[row];
         x[row * (kGemvChunk + kGemvChunk / 32) + i + i / 32] = a.norm ? v * a.norm[from + i] : v;
       }
+    }
     b.sync();
-    for (uint32_t block = from / 32 + lane; block < (from + n) / 32; block += kWarp)
+    for (uint32_t block = from / 32 + lane; block < (from + n) / 32; block += kWarp) {
+      TIE_UNROLL
       for (uint32_t o = 0; o < 2; ++o) {
         if (first_output + o >= a.w.n) continue;
         gemv_block<kFormat, Block>(a.w, first_output + o, block, from / 32, a.rows, x, sum[o]);
         if (a.gate != Gate::kNone)
           gemv_block<kFormat, Block>(a.up, first_output + o, block, from / 32, a.rows, x, up[o]);
       }
+    }
   }
-  for (uint32_t o = 0; o < 2; ++o)
+  TIE_UNROLL
+  for (uint32_t o = 0; o < 2; ++o) {
+    TIE_UNROLL
     for (uint32_t row = 0; row < kGemvRows; ++row) {
+      if (row >= a.rows) continue;
       float total = warp_sum(b, sum[o][row]);
       if (a.gate != Gate::kNone) total = gated(a.gate, total, warp_sum(b, up[o][row]));
-      if (lane != 0 || row >= a.rows || first_output + o >= a.w.n) continue;
+      if (lane != 0 || first_output + o >= a.w.n) continue;
       float* y = a.y + uint64_t{row} * a.y_stride + first_output + o;
       *y = a.add ? *y + total : total;
     }
+  }
 }
 
 }  // namespace tie::bones::cuda

@@ -18,6 +18,7 @@
   TIE_CUDA_FORMATS(X, tie_gemv, GemvArgs, kGemvThreads, gemv)                        \
   TIE_CUDA_FORMATS(X, tie_gemm, GemmArgs, kGemmThreads, gemm)                        \
   TIE_CUDA_FORMATS(X, tie_embed, EmbedArgs, kRowThreads, embed)                      \
+  X(tie_gather_rows, GatherArgs, kRowThreads, gather_rows)                           \
   X(tie_norm_to_bf16, NormArgs, kRowThreads, norm_to_bf16)                           \
   X(tie_add_norm, AddNormArgs, kRowThreads, add_norm)                                \
   X(tie_gate_to_bf16, GateArgs, kRowThreads, gate_to_bf16)                           \

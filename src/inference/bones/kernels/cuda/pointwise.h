@@ -1,5 +1,5 @@
-// What stands between the products: embedding rows, norms, activations, rotation of heads and the store into the paged
-// cache, moving KV blocks. One block of 128 threads for each row, head or KV block.
+// What stands between the products: rows of the embedding and of the last layer, norms, activations, rotation of heads
+// and the store into the paged cache, moving KV blocks. One block of 128 threads for each row, head or KV block.
 #pragma once
 #include "inference/bones/kernels/cuda/gemv.h"
 
@@ -24,6 +24,20 @@ TIE_DEVICE void embed(Block& b, const EmbedArgs& a) {
     load_half_block<kFormat>(a.w, static_cast<uint32_t>(a.tokens[row]), i / 2, i % 2, w);
     for (uint32_t j = 0; j < 16; ++j) a.x[uint64_t{row} * a.w.k + 16 * i + j] = w[j] * a.scale;
   }
+}
+
+// Rows that are wanted, one after another. Grid: rows wanted.
+struct GatherArgs {
+  const float* x = nullptr;  // [..][n]
+  const uint32_t* rows = nullptr;
+  float* out = nullptr;  // [..][n]
+  uint32_t n = 0;
+};
+
+template <typename Block>
+TIE_DEVICE void gather_rows(Block& b, const GatherArgs& a) {
+  const float* x = a.x + uint64_t{a.rows[b.block_x()]} * a.n;
+  for (uint32_t i = b.thread(); i < a.n; i += kRowThreads) a.out[uint64_t{b.block_x()} * a.n + i] = x[i];
 }
 
 // out = bf16 of norm(x) * weight, or of x itself without a weight; the input of a gemm.
@@ -119,7 +133,7 @@ struct HeadsArgs {
   const float* v = nullptr;
   const float *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;
   const float *q_norm = nullptr, *k_norm = nullptr;
-  const float* frequencies = nullptr;  // [rope_dim / 2] angles per position
+  const double* frequencies = nullptr;  // [rope_dim / 2] angles per position
   RowPlaces rows;
   PagedKv kv;
   uint32_t n_heads = 0, rope_dim = 0;
@@ -155,7 +169,10 @@ TIE_DEVICE void finish_heads(Block& b, const HeadsArgs& a) {
     float v = at(i);
     if (!is_v && i < a.rope_dim) {
       const uint32_t pair = i < half ? i : i - half;
-      const float angle = static_cast<float>(position) * a.frequencies[pair];
+      // Whole turns are taken off in double: far positions would lose the angle in float.
+      constexpr double kTurn = 6.283185307179586;
+      const double turns = static_cast<double>(position) * a.frequencies[pair];
+      const auto angle = static_cast<float>(turns - kTurn * floor(turns / kTurn));
       const float c = cosf(angle) * a.rope_scale, s = sinf(angle) * a.rope_scale;
       v = i < half ? v * c - at(i + half) * s : at(i - half) * s + v * c;
     }

@@ -33,14 +33,18 @@ TIE_DEVICE void load_half_block(const Matrix& m, uint32_t row, uint32_t block, u
   const uint64_t at = uint64_t{row} * (m.k / 32) + block;
   if constexpr (kFormat == Format::kF32) {
     const uint8_t* p = m.codes + at * 128 + half * 64;
+    TIE_UNROLL
     for (uint32_t v = 0; v < 4; ++v) {
       const Bytes16 bytes = load_16(p + 16 * v);
+      TIE_UNROLL
       for (uint32_t i = 0; i < 4; ++i) w[4 * v + i] = as_float(bytes.word[i]);
     }
   } else if constexpr (kFormat == Format::kF16 || kFormat == Format::kBf16) {
     const uint8_t* p = m.codes + at * 64 + half * 32;
+    TIE_UNROLL
     for (uint32_t v = 0; v < 2; ++v) {
       const Bytes16 bytes = load_16(p + 16 * v);
+      TIE_UNROLL
       for (uint32_t i = 0; i < 8; ++i) {
         const uint32_t bits = (bytes.word[i / 2] >> (16 * (i % 2))) & 0xffffu;
         w[8 * v + i] = kFormat == Format::kBf16 ? bf16_value(bits) : half_value(static_cast<uint16_t>(bits));
@@ -49,6 +53,7 @@ TIE_DEVICE void load_half_block(const Matrix& m, uint32_t row, uint32_t block, u
   } else if constexpr (kFormat == Format::kQ8) {
     const Bytes16 bytes = load_16(m.codes + at * 32 + half * 16);
     const float scale = half_value(*reinterpret_cast<const uint16_t*>(m.scales + at * 2));
+    TIE_UNROLL
     for (uint32_t i = 0; i < 16; ++i) {
       const auto code = static_cast<int8_t>(bytes.word[i / 4] >> (8 * (i % 4)));
       w[i] = scale * static_cast<float>(code);
@@ -59,6 +64,7 @@ TIE_DEVICE void load_half_block(const Matrix& m, uint32_t row, uint32_t block, u
     const float first = half_value(static_cast<uint16_t>(scales & 0xffffu)),
                 second = half_value(static_cast<uint16_t>(scales >> 16));
     const uint32_t high5 = kFormat == Format::kQ5 ? load_u32(m.high + at * 4) >> (16 * half) : 0;
+    TIE_UNROLL
     for (uint32_t i = 0; i < 16; ++i) {
       uint32_t code = (bytes.word[i / 4] >> (8 * (i % 4) + 4 * half)) & 15u;
       if constexpr (kFormat == Format::kQ6) {

@@ -24,9 +24,18 @@ void BlockEmulator::fault(const std::string& what) {
   yield(Waits::kDone);
 }
 
+// Fibers are entered once by setcontext and switched by setjmp from then on, which spares two system calls each time.
 void BlockEmulator::yield(Waits why) {
-  fibers_[current_].waits = why;
-  ::swapcontext(&fibers_[current_].context, &scheduler_);
+  Fiber& self = fibers_[current_];
+  self.waits = why;
+  if (_setjmp(self.resume_at) == 0) _longjmp(scheduler_, 1);
+}
+
+void BlockEmulator::resume(Fiber& fiber) {
+  if (_setjmp(scheduler_) != 0) return;
+  if (fiber.started) _longjmp(fiber.resume_at, 1);
+  fiber.started = true;
+  ::setcontext(&fiber.context);
 }
 
 void BlockEmulator::touch(uint32_t offset, uint32_t bytes, bool writes) {
@@ -49,10 +58,6 @@ void BlockEmulator::touch(uint32_t offset, uint32_t bytes, bool writes) {
   }
 }
 
-void BlockEmulator::meet_warp() {
-  yield(Waits::kWarp);
-}
-
 void BlockEmulator::enter(uint32_t low, uint32_t high) {
   auto* self = reinterpret_cast<BlockEmulator*>(uintptr_t{low} | uintptr_t{high} << 32);
   EmulatedBlock block(*self);
@@ -64,6 +69,8 @@ void BlockEmulator::prepare_fibers() {
   const auto self = reinterpret_cast<uintptr_t>(this);
   for (Fiber& fiber : fibers_) {
     fiber.waits = Waits::kRunning;
+    fiber.started = false;
+    fiber.turn = 0;
     ::getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.data();
     fiber.context.uc_stack.ss_size = fiber.stack.size();
@@ -99,7 +106,7 @@ Result<void> BlockEmulator::run_block() {
     for (uint32_t thread : order_) {
       if (fibers_[thread].waits != Waits::kRunning) continue;
       current_ = thread;
-      ::swapcontext(&scheduler_, &fibers_[thread].context);
+      resume(fibers_[thread]);
       if (!fault_.empty()) return fail(Code::kInternal, fault_);
     }
     if (std::all_of(fibers_.begin(), fibers_.end(), [](const Fiber& f) { return f.waits == Waits::kDone; })) return {};
@@ -157,14 +164,13 @@ void EmulatedBlock::sync() const {
   emulator_.yield(BlockEmulator::Waits::kBlock);
 }
 
-// Two meetings: all have shown their values, all have taken what they want.
 uint32_t EmulatedBlock::shuffle_xor(uint32_t v, uint32_t mask) const {
   const uint32_t self = emulator_.current_, peer = (self & ~31u) | ((self ^ mask) & 31u);
-  emulator_.fibers_[self].deposit[0] = v;
-  emulator_.meet_warp();
-  const uint32_t taken = emulator_.fibers_[peer].deposit[0];
-  emulator_.meet_warp();
-  return taken;
+  BlockEmulator::Fiber& mine = emulator_.fibers_[self];
+  const uint32_t turn = mine.turn++ % 2;
+  mine.shown[turn][0] = v;
+  emulator_.yield(BlockEmulator::Waits::kWarp);
+  return emulator_.fibers_[peer].shown[turn][0];
 }
 float EmulatedBlock::shuffle_xor(float v, uint32_t mask) const {
   return std::bit_cast<float>(shuffle_xor(std::bit_cast<uint32_t>(v), mask));
@@ -174,20 +180,20 @@ float EmulatedBlock::shuffle_xor(float v, uint32_t mask) const {
 void EmulatedBlock::mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) const {
   const uint32_t self = emulator_.current_, warp = self & ~31u, lane = self & 31u;
   BlockEmulator::Fiber& mine = emulator_.fibers_[self];
-  for (uint32_t i = 0; i < 4; ++i) mine.deposit[i] = a[i];
-  for (uint32_t i = 0; i < 2; ++i) mine.deposit_b[i] = b[i];
-  emulator_.meet_warp();
+  const uint32_t turn = mine.turn++ % 2;
+  for (uint32_t i = 0; i < 4; ++i) mine.shown[turn][i] = a[i];
+  for (uint32_t i = 0; i < 2; ++i) mine.shown[turn][4 + i] = b[i];
+  emulator_.yield(BlockEmulator::Waits::kWarp);
   for (uint32_t out = 0; out < 4; ++out) {
     const uint32_t row = lane / 4 + (out / 2) * 8, column = (lane % 4) * 2 + out % 2;
     float sum = 0;
     for (uint32_t k = 0; k < 16; ++k) {
-      const auto& from_a = emulator_.fibers_[warp + (row % 8) * 4 + (k % 8) / 2];
-      const auto& from_b = emulator_.fibers_[warp + column * 4 + (k % 8) / 2];
-      sum += bf16_half(from_a.deposit[(row / 8) + 2 * (k / 8)], k % 2) * bf16_half(from_b.deposit_b[k / 8], k % 2);
+      const auto& from_a = emulator_.fibers_[warp + (row % 8) * 4 + (k % 8) / 2].shown[turn];
+      const auto& from_b = emulator_.fibers_[warp + column * 4 + (k % 8) / 2].shown[turn];
+      sum += bf16_half(from_a[(row / 8) + 2 * (k / 8)], k % 2) * bf16_half(from_b[4 + k / 8], k % 2);
     }
     d[out] += sum;
   }
-  emulator_.meet_warp();
 }
 
 }  // namespace tie::bones::cuda

@@ -5,6 +5,7 @@
 // writing; that barriers and shuffles are reached by all who must. What it cannot: speed, and races in global memory.
 // Threads: one at a time. Errors are values: the first fault ends the run.
 #pragma once
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstddef>
@@ -103,9 +104,13 @@ class BlockEmulator {
     ucontext_t context{};
     std::vector<std::byte> stack;
     Waits waits = Waits::kRunning;
-    uint32_t warp_meetings = 0;
-    uint32_t deposit[6] = {};  // what a lane shows its warp: a shuffled value, or fragments of a and b
-    uint32_t deposit_b[2] = {};
+    bool started = false;
+    jmp_buf resume_at;
+    // What a lane shows its warp: a shuffled value, or fragments of a and b. Two in turn: a lane that is ahead shows
+    // the next one while others still look at this, and it cannot be two ahead, because the next meeting wants
+    // everybody.
+    uint32_t turn = 0;
+    uint32_t shown[2][6] = {};
   };
   // Who touched a 2-byte unit of shared memory since the last barrier.
   struct Touch {
@@ -120,8 +125,7 @@ class BlockEmulator {
   bool release_waiters();
   void fault(const std::string& what);
   void yield(Waits why);
-  void meet_warp();
-  uint32_t deposited(uint32_t lane) const;
+  void resume(Fiber& fiber);
   void touch(uint32_t offset, uint32_t bytes, bool writes);
 
   EmulatedLaunch launch_;
@@ -131,7 +135,7 @@ class BlockEmulator {
   std::vector<uint32_t> order_;
   std::vector<std::byte> shared_;
   std::vector<Touch> touches_;
-  ucontext_t scheduler_{};
+  jmp_buf scheduler_;
   uint32_t current_ = 0, epoch_ = 0;
   std::string fault_;
   std::mt19937_64 random_;

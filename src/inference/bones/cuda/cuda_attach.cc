@@ -1,0 +1,156 @@
+#include <utility>
+
+#include "inference/bones/cuda/cuda_state.h"
+#include "inference/bones/kernels/cuda/pack_weights.h"
+
+namespace tie::bones::cuda {
+namespace {
+
+constexpr int kMultiprocessorCount = 16;  // CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+
+}  // namespace
+
+CudaModel::CudaModel(std::unique_ptr<State> state) : state_(std::move(state)) {}
+CudaModel::CudaModel(CudaModel&&) noexcept = default;
+CudaModel& CudaModel::operator=(CudaModel&&) noexcept = default;
+CudaModel::~CudaModel() = default;
+const ModelConfig& CudaModel::config() const {
+  return state_->config;
+}
+uint32_t CudaModel::captured_graphs() const {
+  return static_cast<uint32_t>(state_->graphs.size());
+}
+uint64_t CudaModel::graph_launches() const {
+  return state_->launches;
+}
+
+void CudaModel::State::lay_out(Carver& from) {
+  const ModelConfig& c = config;
+  const uint64_t rows = options.max_batch_rows, nq = uint64_t{c.n_heads} * c.head_dim,
+                 nkv = uint64_t{c.n_kv_heads} * c.head_dim, heads = options.max_logit_rows;
+  const uint64_t units = std::max<uint64_t>(2 * options.multiprocessors, options.max_sequences * c.n_kv_heads);
+  const uint64_t partials = units * (c.n_heads / c.n_kv_heads);
+  b.x = from.take<float>(rows * c.n_embd);
+  b.projected = from.take<float>(rows * c.n_embd);
+  b.q = from.take<float>(rows * nq);
+  b.k = from.take<float>(rows * nkv);
+  b.v = from.take<float>(rows * nkv);
+  b.attended = from.take<float>(rows * nq);
+  b.ffn = from.take<float>(rows * c.n_ff);
+  b.up = from.take<float>(rows * c.n_ff);
+  b.narrow = from.take<uint16_t>(std::max(rows, heads) * std::max<uint64_t>(c.n_embd, nq));
+  b.narrow_ffn = from.take<uint16_t>(rows * c.n_ff);
+  b.partial = from.take<float>(partials * c.head_dim);
+  b.state = from.take<float>(partials * 2);
+  b.head_x = from.take<float>(heads * c.n_embd);
+  b.logits = from.take<float>(heads * logits_stride);
+  b.values = from.take<float>(heads * options.max_top_k);
+  b.ids = from.take<uint32_t>(heads * options.max_top_k);
+  b.masks = from.take<uint32_t>(heads * mask_words);
+  b.block_list = from.take<uint32_t>(options.max_table_blocks);
+  for (double*& f : b.frequencies) f = from.take<double>(c.rope_dim / 2);
+}
+
+Result<void> CudaModel::State::put_frequencies(const DeviceTable& table) {
+  std::vector<float> factors;
+  if (const DeviceTensor* t = table.find(Role::kRopeFactors)) {
+    factors.resize(t->n);
+    TIE_CHECK_OK(driver->check(
+        driver->copy_out_async(factors.data(), weights.at() + t->offset, t->n * sizeof(float), launcher->stream()),
+        "reading the rope factors"));
+    TIE_CHECK_OK(launcher->wait());
+  }
+  for (int set = 0; set < 2; ++set) {
+    const RopeFrequencies f = rope_frequencies(set == 0 ? config.rope_global : config.rope_local, config.rope_dim,
+                                               set == 0 && !factors.empty() ? factors.data() : nullptr);
+    rope_magnitude[set] = f.magnitude;
+    TIE_CHECK_OK(driver->check(driver->copy_in(reinterpret_cast<DevicePtr>(b.frequencies[set]), f.per_pair.data(),
+                                               f.per_pair.size() * sizeof(double)),
+                               "writing the rope frequencies"));
+  }
+  return {};
+}
+
+namespace {
+
+GpuMatrix matrix_of(const DeviceTable& table, DevicePtr base, Role role, uint32_t layer = 0) {
+  const DeviceTensor* t = table.find(role, layer);
+  if (!t) return {};
+  return {matrix_at(t->format, t->n, t->k, reinterpret_cast<const uint8_t*>(base + t->offset)), t->format};
+}
+
+const float* vector_of(const DeviceTable& table, DevicePtr base, Role role, uint32_t layer = 0) {
+  const DeviceTensor* t = table.find(role, layer);
+  return t ? reinterpret_cast<const float*>(base + t->offset) : nullptr;
+}
+
+GpuLayer layer_of(const DeviceTable& table, DevicePtr base, uint32_t i) {
+  GpuLayer w;
+  for (auto [matrix, role] : {std::pair{&w.q, Role::kQ},
+                              {&w.k, Role::kK},
+                              {&w.v, Role::kV},
+                              {&w.o, Role::kAttentionOutput},
+                              {&w.gate, Role::kGate},
+                              {&w.up, Role::kUp},
+                              {&w.down, Role::kDown}})
+    *matrix = matrix_of(table, base, role, i);
+  for (auto [vector, role] : {std::pair{&w.attention_norm, Role::kAttentionNorm},
+                              {&w.ffn_norm, Role::kFfnNorm},
+                              {&w.post_attention_norm, Role::kPostAttentionNorm},
+                              {&w.post_ffn_norm, Role::kPostFfnNorm},
+                              {&w.q_norm, Role::kQNorm},
+                              {&w.k_norm, Role::kKNorm},
+                              {&w.q_bias, Role::kQBias},
+                              {&w.k_bias, Role::kKBias},
+                              {&w.v_bias, Role::kVBias}})
+    *vector = vector_of(table, base, role, i);
+  return w;
+}
+
+}  // namespace
+
+Result<CudaModel> CudaModel::attach(std::shared_ptr<Driver> driver, std::span<const std::byte> kernels,
+                                    const DeviceTable& table, DeviceMemory weights, const CudaModelOptions& options) {
+  if (!table.place.alone()) return fail(Code::kUnsupportedFeature, "the GPU back end runs one rank");
+  if (options.max_batch_rows == 0 || options.max_batch_rows > 8192 || options.max_logit_rows > 8192 ||
+      options.max_sequences > 8192 || options.max_top_k > 1024)
+    return fail(Code::kBadRequest, "batch limits must lie between 1 and 8192");
+  if (weights.size() < table.bytes) return fail(Code::kCorrupt, "the GPU weights are shorter than their table says");
+  auto s = std::make_unique<State>();
+  s->driver = driver;
+  s->config = table.config;
+  s->options = options;
+  s->weights = std::move(weights);
+  if (s->options.multiprocessors == 0) {
+    int count = 0;
+    TIE_CHECK_OK(driver->check(driver->device_attribute(&count, kMultiprocessorCount, 0), "asking for the GPU's size"));
+    s->options.multiprocessors = static_cast<uint32_t>(std::clamp(count, 1, 1024));
+  }
+  TIE_TRY(s->launcher, Launcher::create(driver, kernels));
+  s->logits_stride = (table.config.n_vocab + 15) / 16 * 16;
+  s->mask_words = (table.config.n_vocab + 31) / 32;
+  Carver count(0);
+  s->lay_out(count);
+  TIE_TRY(s->work, DeviceMemory::allocate(driver, count.used()));
+  Carver carve(s->work.at());
+  s->lay_out(carve);
+  Carver batch_count(0);
+  BatchArea::carve(batch_count, s->options);
+  TIE_TRY(s->batch_memory, DeviceMemory::allocate(driver, batch_count.used()));
+  TIE_TRY(s->host_batch, PinnedMemory::allocate(driver, batch_count.used()));
+  Carver on_device(s->batch_memory.at()), on_host(reinterpret_cast<DevicePtr>(s->host_batch.data()));
+  s->device = BatchArea::carve(on_device, s->options);
+  s->host = BatchArea::carve(on_host, s->options);
+  const uint64_t out_bytes = uint64_t{options.max_logit_rows} *
+                             std::max<uint64_t>({s->logits_stride * 4, options.max_top_k * 8, s->mask_words * 4});
+  TIE_TRY(s->host_out, PinnedMemory::allocate(driver, out_bytes));
+  const DevicePtr base = s->weights.at();
+  s->embedding = matrix_of(table, base, Role::kEmbedding);
+  s->output = s->config.tied_embeddings ? s->embedding : matrix_of(table, base, Role::kOutput);
+  s->output_norm = vector_of(table, base, Role::kOutputNorm);
+  for (uint32_t i = 0; i < s->config.n_layers; ++i) s->layers.push_back(layer_of(table, base, i));
+  TIE_CHECK_OK(s->put_frequencies(table));
+  return CudaModel(std::move(s));
+}
+
+}  // namespace tie::bones::cuda

@@ -1,0 +1,281 @@
+#include "inference/bones/cuda/cuda_model.h"
+
+#include <bit>
+#include <cstring>
+#include <string>
+
+#include "inference/bones/cuda/cuda_state.h"
+#include "inference/bones/kernels/cuda/gemm.h"
+#include "inference/bones/kernels/cuda/sampling.h"
+#include "inference/bones/model/batch_check.h"
+
+namespace tie::bones::cuda {
+namespace {
+
+constexpr uint32_t kMaxGraphs = 64, kLeastStride = 8;
+
+}  // namespace
+
+// ---- products ----
+
+Result<void> CudaModel::State::gemv(const GpuMatrix& w, const GpuMatrix* up, const float* x, const float* norm,
+                                    float* y, uint32_t stride, uint32_t rows, bool add) {
+  GemvArgs args{.w = w.m,
+                .x = x,
+                .norm = norm,
+                .y = y,
+                .rows = rows,
+                .x_stride = w.m.k,
+                .y_stride = stride,
+                .epsilon = config.norm_epsilon,
+                .add = add};
+  if (up) args.up = up->m, args.gate = gate();
+  return launcher->launch_for("tie_gemv", w.format, args, {(w.m.n + kGemvOutputs - 1) / kGemvOutputs, 1, 1},
+                              kGemvThreads, kGemvSharedBytes);
+}
+
+Result<void> CudaModel::State::gemm(const GpuMatrix& w, const uint16_t* x, float* y, uint32_t stride, uint32_t rows,
+                                    bool add) {
+  const GemmArgs args{.w = w.m, .x = x, .y = y, .rows = rows, .y_stride = stride, .add = add};
+  return launcher->launch_for("tie_gemm", w.format, args,
+                              {(w.m.n + kGemmTile - 1) / kGemmTile, (rows + kGemmTile - 1) / kGemmTile, 1},
+                              kGemmThreads, kGemmSharedBytes);
+}
+
+Result<void> CudaModel::State::narrow(const float* x, const float* norm, uint16_t* out, uint32_t n, uint32_t rows) {
+  return launcher->launch("tie_norm_to_bf16", NormArgs{x, norm, out, n, config.norm_epsilon}, {rows, 1, 1}, kRowThreads,
+                          kRowSharedBytes);
+}
+
+// x += product, or with a post norm x += norm(product).
+Result<void> CudaModel::State::project(const GpuMatrix& w, const float* in, const float* post_norm, uint32_t rows) {
+  float* out = post_norm ? b.projected : b.x;
+  if (rows <= kGemvRows) {
+    TIE_CHECK_OK(gemv(w, nullptr, in, nullptr, out, config.n_embd, rows, !post_norm));
+  } else {
+    TIE_CHECK_OK(narrow(in, nullptr, b.narrow, w.m.k, rows));
+    TIE_CHECK_OK(gemm(w, b.narrow, out, config.n_embd, rows, !post_norm));
+  }
+  return finish_projection(post_norm, rows);
+}
+
+Result<void> CudaModel::State::finish_projection(const float* post_norm, uint32_t rows) {
+  if (!post_norm) return {};
+  return launcher->launch("tie_add_norm", AddNormArgs{b.x, b.projected, post_norm, config.n_embd, config.norm_epsilon},
+                          {rows, 1, 1}, kRowThreads, kRowSharedBytes);
+}
+
+// ---- layers ----
+
+Result<void> CudaModel::State::attention(uint32_t i, const StepShape& s, const PagedKv& kv) {
+  const ModelConfig& c = config;
+  const bool local = c.layer_is_local(i);
+  const uint32_t window = local ? c.sliding_window : 0;
+  if (s.decode) {
+    const uint32_t n = splits(s.rows), group = c.n_heads / c.n_kv_heads;
+    const RowPlaces places{device.position, device.sequence, device.tables, s.table_stride};
+    const DecodeArgs args{b.q, b.partial, b.state, places, kv, c.n_heads, n, window, c.attention_soft_cap};
+    TIE_CHECK_OK(launcher->launch("tie_decode_attention", args, {n, c.n_kv_heads, s.rows}, kDecodeThreads,
+                                  decode_shared_bytes(group, c.head_dim)));
+    return launcher->launch("tie_merge_attention", MergeArgs{b.partial, b.state, b.attended, c.n_heads, c.head_dim, n},
+                            {c.n_heads, s.rows, 1}, kRowThreads, 0);
+  }
+  const PrefillArgs args{b.q, b.attended, device.spans, device.tables,       s.table_stride,
+                         kv,  c.n_heads,  window,       c.attention_soft_cap};
+  const uint32_t words = c.head_dim / 2 + 4;  // as kPrefillSharedBytes
+  const uint32_t shared = ((kPrefillRows + kPrefillKeys) * words + c.head_dim * kPrefillKeyStride) * 4;
+  return launcher->launch("tie_prefill_attention_" + std::to_string(c.head_dim), args,
+                          {(s.longest_span + kPrefillRows - 1) / kPrefillRows, c.n_heads, s.sequences}, kPrefillThreads,
+                          shared);
+}
+
+Result<void> CudaModel::State::layer(uint32_t i, const StepShape& s, const DeviceKvPool& pool) {
+  const ModelConfig& c = config;
+  const GpuLayer& w = layers[i];
+  const uint32_t nq = c.n_heads * c.head_dim, nkv = c.n_kv_heads * c.head_dim;
+  const bool small = s.rows <= kGemvRows;
+  if (!small) TIE_CHECK_OK(narrow(b.x, w.attention_norm, b.narrow, c.n_embd, s.rows));
+  for (auto [matrix, out, n] : {std::tuple{&w.q, b.q, nq}, {&w.k, b.k, nkv}, {&w.v, b.v, nkv}})
+    TIE_CHECK_OK(small ? gemv(*matrix, nullptr, b.x, w.attention_norm, out, n, s.rows, false)
+                       : gemm(*matrix, b.narrow, out, n, s.rows, false));
+  const PagedKv kv{reinterpret_cast<uint8_t*>(pool.base),
+                   pool.layout.block_bytes(),
+                   i * pool.layout.layer_bytes(),
+                   pool.layout.block_tokens,
+                   c.head_dim,
+                   c.n_kv_heads,
+                   pool.layout.type == KvType::kBf16};
+  const int set = c.layer_is_local(i) ? 1 : 0;
+  const HeadsArgs heads{.q = b.q,
+                        .k = b.k,
+                        .v = b.v,
+                        .q_bias = w.q_bias,
+                        .k_bias = w.k_bias,
+                        .v_bias = w.v_bias,
+                        .q_norm = w.q_norm,
+                        .k_norm = w.k_norm,
+                        .frequencies = b.frequencies[set],
+                        .rows = {device.position, device.sequence, device.tables, s.table_stride},
+                        .kv = kv,
+                        .n_heads = c.n_heads,
+                        .rope_dim = c.rope_dim,
+                        .epsilon = c.norm_epsilon,
+                        .scale = c.attention_scale,
+                        .rope_scale = rope_magnitude[set]};
+  TIE_CHECK_OK(launcher->launch("tie_finish_heads", heads, {c.n_heads + 2 * c.n_kv_heads, s.rows, 1}, kRowThreads,
+                                kHeadsSharedBytes));
+  TIE_CHECK_OK(attention(i, s, kv));
+  TIE_CHECK_OK(project(w.o, b.attended, w.post_attention_norm, s.rows));
+  return feed_forward(w, s.rows);
+}
+
+Result<void> CudaModel::State::feed_forward(const GpuLayer& w, uint32_t rows) {
+  const ModelConfig& c = config;
+  if (rows <= kGemvRows && w.gate.format == w.up.format) {
+    TIE_CHECK_OK(gemv(w.gate, &w.up, b.x, w.ffn_norm, b.ffn, c.n_ff, rows, false));
+    return project(w.down, b.ffn, w.post_ffn_norm, rows);
+  }
+  TIE_CHECK_OK(narrow(b.x, w.ffn_norm, b.narrow, c.n_embd, rows));
+  TIE_CHECK_OK(gemm(w.gate, b.narrow, b.ffn, c.n_ff, rows, false));
+  TIE_CHECK_OK(gemm(w.up, b.narrow, b.up, c.n_ff, rows, false));
+  TIE_CHECK_OK(launcher->launch("tie_gate_to_bf16", GateArgs{b.ffn, b.up, b.narrow_ffn, c.n_ff, gate()}, {rows, 1, 1},
+                                kRowThreads, kRowSharedBytes));
+  TIE_CHECK_OK(gemm(w.down, b.narrow_ffn, w.post_ffn_norm ? b.projected : b.x, c.n_embd, rows, !w.post_ffn_norm));
+  return finish_projection(w.post_ffn_norm, rows);
+}
+
+Result<void> CudaModel::State::head(const StepShape& s) {
+  const ModelConfig& c = config;
+  if (s.logit_rows == 0) return {};
+  TIE_CHECK_OK(launcher->launch("tie_gather_rows", GatherArgs{b.x, device.logit_rows, b.head_x, c.n_embd},
+                                {s.logit_rows, 1, 1}, kRowThreads, 0));
+  if (s.logit_rows <= kGemvRows) {
+    TIE_CHECK_OK(gemv(output, nullptr, b.head_x, output_norm, b.logits, logits_stride, s.logit_rows, false));
+  } else {
+    TIE_CHECK_OK(narrow(b.head_x, output_norm, b.narrow, c.n_embd, s.logit_rows));
+    TIE_CHECK_OK(gemm(output, b.narrow, b.logits, logits_stride, s.logit_rows, false));
+  }
+  if (c.logit_soft_cap > 0 || s.masked)
+    TIE_CHECK_OK(launcher->launch("tie_finish_logits",
+                                  FinishLogitsArgs{b.logits, s.masked ? b.masks : nullptr, c.n_vocab, logits_stride,
+                                                   mask_words, c.logit_soft_cap},
+                                  {(c.n_vocab + kSampleThreads - 1) / kSampleThreads, s.logit_rows, 1}, kSampleThreads,
+                                  0));
+  if (s.top_k == 0) return {};
+  return launcher->launch("tie_top_k", TopKArgs{b.logits, b.ids, b.values, c.n_vocab, logits_stride, 0, s.top_k},
+                          {s.logit_rows, 1, 1}, kSampleThreads, kSampleSharedBytes);
+}
+
+Result<void> CudaModel::State::enqueue(const StepShape& s, const DeviceKvPool& kv) {
+  const EmbedArgs embed{embedding.m, device.tokens, b.x, config.embedding_scale};
+  TIE_CHECK_OK(launcher->launch_for("tie_embed", embedding.format, embed, {s.rows, 1, 1}, kRowThreads, 0));
+  for (uint32_t i = 0; i < config.n_layers; ++i) TIE_CHECK_OK(layer(i, s, kv));
+  return head(s);
+}
+
+// ---- a step ----
+
+StepShape CudaModel::State::fill_batch(const Batch& batch, const KvLayout& layout) {
+  StepShape s;
+  s.rows = static_cast<uint32_t>(batch.tokens.size());
+  s.sequences = static_cast<uint32_t>(batch.sequences.size());
+  s.logit_rows = static_cast<uint32_t>(batch.logit_rows.size());
+  s.decode = true;
+  uint32_t longest_table = kLeastStride;
+  for (const SequenceSpan& span : batch.sequences)
+    longest_table = std::max(longest_table, layout.blocks_for(span.first_position + span.n_rows));
+  s.table_stride = std::bit_ceil(longest_table);
+  for (uint32_t i = 0; i < s.sequences; ++i) {
+    const SequenceSpan& span = batch.sequences[i];
+    s.decode = s.decode && span.n_rows == 1;
+    s.longest_span = std::max(s.longest_span, span.n_rows);
+    host.spans[i] = {span.first_row, span.n_rows, span.first_position, i};
+    std::copy_n(span.block_table.data(), layout.blocks_for(span.first_position + span.n_rows),
+                host.tables + uint64_t{i} * s.table_stride);
+    for (uint32_t row = 0; row < span.n_rows; ++row) {
+      host.position[span.first_row + row] = span.first_position + row;
+      host.sequence[span.first_row + row] = i;
+    }
+  }
+  std::copy(batch.tokens.begin(), batch.tokens.end(), host.tokens);
+  std::copy(batch.logit_rows.begin(), batch.logit_rows.end(), host.logit_rows);
+  return s;
+}
+
+Result<void> CudaModel::State::step(const Batch& batch, const DeviceKvPool& kv, uint32_t top_k, const uint32_t* masks) {
+  const BatchLimits limits{options.max_batch_rows, options.max_logit_rows, options.max_sequences};
+  // Block numbers, not addresses, are what is checked.
+  TIE_CHECK_OK(check_batch(config, limits, batch, {reinterpret_cast<std::byte*>(kv.base), kv.n_blocks, kv.layout}));
+  if (!batch.embeddings.empty()) return fail(Code::kUnsupportedFeature, "the GPU back end takes token ids alone");
+  for (const SequenceSpan& span : batch.sequences)
+    if (kv.layout.blocks_for(span.first_position + span.n_rows) > options.max_table_blocks / 2)
+      return fail(Code::kContextExceeded, "a sequence has more blocks than the GPU's block tables hold");
+  StepShape s = fill_batch(batch, kv.layout);
+  s.top_k = top_k;
+  s.masked = masks != nullptr;
+  if (masks)
+    TIE_CHECK_OK(
+        launcher->copy_in(reinterpret_cast<DevicePtr>(b.masks), masks, uint64_t{s.logit_rows} * mask_words * 4));
+  const auto* end = reinterpret_cast<const uint8_t*>(host.tables + uint64_t{s.sequences} * s.table_stride);
+  TIE_CHECK_OK(launcher->copy_in(batch_memory.at(), host_batch.data(), static_cast<size_t>(end - host_batch.data())));
+  if (!s.decode || !options.graphs) return enqueue(s, kv);
+  auto found = graphs.find(s.key(kv.base));
+  if (found == graphs.end()) {
+    if (graphs.size() >= kMaxGraphs) graphs.clear();
+    TIE_TRY(Graph graph, launcher->capture([&] { return enqueue(s, kv); }));
+    found = graphs.emplace(s.key(kv.base), std::move(graph)).first;
+  }
+  ++launches;
+  return launcher->replay(found->second);
+}
+
+Result<Logits> CudaModel::forward(const Batch& batch, const DeviceKvPool& kv) {
+  State& s = *state_;
+  TIE_CHECK_OK(s.step(batch, kv, 0, nullptr));
+  const auto rows = static_cast<uint32_t>(batch.logit_rows.size());
+  if (rows != 0)
+    TIE_CHECK_OK(s.launcher->copy_out(s.host_out.data(), reinterpret_cast<DevicePtr>(s.b.logits),
+                                      uint64_t{rows} * s.logits_stride * 4));
+  TIE_CHECK_OK(s.launcher->wait());
+  return Logits{reinterpret_cast<float*>(s.host_out.data()), s.logits_stride, rows, s.config.n_vocab};
+}
+
+Result<std::vector<TopIds>> CudaModel::forward_top_k(const Batch& batch, const DeviceKvPool& kv, uint32_t k,
+                                                     const uint32_t* masks) {
+  State& s = *state_;
+  if (k == 0 || k > s.options.max_top_k)
+    return fail(Code::kBadRequest, "more ids are asked for than the model's limit");
+  TIE_CHECK_OK(s.step(batch, kv, k, masks));
+  const size_t rows = batch.logit_rows.size(), count = rows * k;
+  std::vector<TopIds> out(rows);
+  if (rows == 0) return out;
+  TIE_CHECK_OK(s.launcher->copy_out(s.host_out.data(), reinterpret_cast<DevicePtr>(s.b.ids), count * 4));
+  TIE_CHECK_OK(s.launcher->copy_out(s.host_out.data() + count * 4, reinterpret_cast<DevicePtr>(s.b.values), count * 4));
+  TIE_CHECK_OK(s.launcher->wait());
+  for (size_t i = 0; i < count; ++i) {
+    RankedLogit one;
+    std::memcpy(&one.id, s.host_out.data() + 4 * i, 4);
+    std::memcpy(&one.value, s.host_out.data() + 4 * (count + i), 4);
+    if (one.id != 0xffffffffu) out[i / k].best.push_back(one);
+  }
+  return out;
+}
+
+Result<void> CudaModel::copy_blocks(const DeviceKvPool& kv, std::span<const uint32_t> blocks,
+                                    const PinnedMemory& records, bool to_pool) {
+  State& s = *state_;
+  if (blocks.size() > s.options.max_table_blocks || records.size() / kv.layout.block_bytes() < blocks.size())
+    return fail(Code::kTooLarge, "more KV blocks than the memory beside them holds");
+  for (uint32_t block : blocks)
+    if (block >= kv.n_blocks) return fail(Code::kBadRequest, "a block number exceeds the KV pool");
+  if (blocks.empty()) return {};
+  // Pinned memory is seen by the GPU at its own address.
+  const CopyBlocksArgs args{reinterpret_cast<uint8_t*>(kv.base), records.data(), s.b.block_list,
+                            kv.layout.block_bytes(), to_pool};
+  return s.launcher->beside([&](Launcher& other) -> Result<void> {
+    TIE_CHECK_OK(other.copy_in(reinterpret_cast<DevicePtr>(s.b.block_list), blocks.data(), blocks.size_bytes()));
+    return other.launch("tie_copy_blocks", args, {static_cast<uint32_t>(blocks.size()), 1, 1}, kRowThreads, 0);
+  });
+}
+
+}  // namespace tie::bones::cuda

@@ -1,0 +1,74 @@
+// The GPU back end: runs a whole model through the kernels of kernels/cuda. Attaches weights that lie in GPU memory
+// (its own or another process's), owns the workspace, the stream and the captured graphs. Up to four rows take the
+// path of fused matrix-vector products, more take tensor cores; a batch in which every sequence has one row is decode,
+// captured once for its shape as a CUDA graph and replayed. Between the copy of the batch to the GPU and the arrival
+// of logits nothing waits. Threads: one at a time. One rank; pipelines and NCCL are not here.
+// Numbers: products of more than four rows round activations to bf16; unlike the CPU's kernels, results are equal for
+// equal shapes of batch, not across shapes.
+#pragma once
+#include <map>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "inference/bones/communicator/sharded_top_k.h"
+#include "inference/bones/cuda/device_weights.h"
+#include "inference/bones/model.h"
+#include "inference/bones/ops/rope.h"
+
+namespace tie::bones::cuda {
+
+struct CudaModelOptions {
+  uint32_t max_batch_rows = 512, max_logit_rows = 64, max_sequences = 256;
+  uint32_t max_top_k = 64;
+  uint32_t max_table_blocks = 4096;  // of one sequence
+  uint32_t multiprocessors = 0;      // 0: ask the driver
+  bool graphs = true;
+};
+
+// The paged cache in GPU memory; the sizes are those of `layout`, the order of elements is the GPU's (pointwise.h).
+struct DeviceKvPool {
+  DevicePtr base = 0;
+  uint32_t n_blocks = 0;
+  KvLayout layout;
+};
+
+// What the sampler gets instead of rows of logits.
+struct TopIds {
+  std::vector<RankedLogit> best;  // of one row, best first
+};
+
+class CudaModel {
+ public:
+  // `kernels`: the fat binary of kernels.cu. The table must have been parsed or made by load_weights.
+  static Result<CudaModel> attach(std::shared_ptr<Driver> driver, std::span<const std::byte> kernels,
+                                  const DeviceTable& table, DeviceMemory weights, const CudaModelOptions& options);
+  CudaModel(CudaModel&&) noexcept;
+  CudaModel& operator=(CudaModel&&) noexcept;
+  ~CudaModel();
+
+  const ModelConfig& config() const;
+
+  // As Model::forward; logits arrive in pinned memory, valid until the next call.
+  Result<Logits> forward(const Batch& batch, const DeviceKvPool& kv);
+
+  // The same, but only the best `k` ids of each logit row come back. `masks`: null, or for each logit row
+  // (n_vocab + 31) / 32 words, a 0 bit forbids an id (the grammar's).
+  Result<std::vector<TopIds>> forward_top_k(const Batch& batch, const DeviceKvPool& kv, uint32_t k,
+                                            const uint32_t* masks);
+
+  // Copies whole blocks between the pool and pinned kvxfer memory, on a stream of its own; returns when done.
+  Result<void> copy_blocks(const DeviceKvPool& kv, std::span<const uint32_t> blocks, const PinnedMemory& records,
+                           bool to_pool);
+
+  uint32_t captured_graphs() const;
+  uint64_t graph_launches() const;
+
+ private:
+  struct State;
+  explicit CudaModel(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tie::bones::cuda

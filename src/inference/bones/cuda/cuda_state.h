@@ -1,0 +1,117 @@
+// What a CudaModel is made of: resolved weights, buffers in GPU memory, the batch's two copies, captured graphs.
+// Private to the back end: cuda_attach.cc fills it, cuda_model.cc runs steps.
+#pragma once
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "inference/bones/cuda/cuda_model.h"
+#include "inference/bones/cuda/launcher.h"
+#include "inference/bones/kernels/cuda/attention.h"
+
+namespace tie::bones::cuda {
+
+inline constexpr uint32_t kMaxSplits = 32;  // of one row's keys over blocks
+
+// A matrix with the format that names its kernels.
+struct GpuMatrix {
+  Matrix m;
+  Format format = Format::kF32;
+};
+
+struct GpuLayer {
+  GpuMatrix q, k, v, o, gate, up, down;
+  const float *attention_norm = nullptr, *ffn_norm = nullptr, *post_attention_norm = nullptr, *post_ffn_norm = nullptr;
+  const float *q_norm = nullptr, *k_norm = nullptr, *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;
+};
+
+// Pieces of one allocation: a first pass counts, a second hands out.
+class Carver {
+ public:
+  explicit Carver(DevicePtr base) : base_(base) {}
+  template <typename T>
+  T* take(uint64_t count) {
+    const uint64_t at = used_;
+    used_ += (count * sizeof(T) + 255) / 256 * 256;
+    return reinterpret_cast<T*>(base_ + at);
+  }
+  uint64_t used() const { return used_; }
+
+ private:
+  DevicePtr base_;
+  uint64_t used_ = 0;
+};
+
+// What a step is about, in the order in which it lies in the pinned and in the GPU's copy; block tables come last.
+struct BatchArea {
+  int32_t* tokens = nullptr;
+  uint32_t *position = nullptr, *sequence = nullptr, *logit_rows = nullptr;
+  PrefillSpan* spans = nullptr;
+  uint32_t* tables = nullptr;
+
+  static BatchArea carve(Carver& from, const CudaModelOptions& o) {
+    BatchArea a;
+    a.tokens = from.take<int32_t>(o.max_batch_rows);
+    a.position = from.take<uint32_t>(o.max_batch_rows);
+    a.sequence = from.take<uint32_t>(o.max_batch_rows);
+    a.logit_rows = from.take<uint32_t>(o.max_logit_rows);
+    a.spans = from.take<PrefillSpan>(o.max_sequences);
+    a.tables = from.take<uint32_t>(uint64_t{o.max_sequences} * o.max_table_blocks);
+    return a;
+  }
+};
+
+struct GpuBuffers {
+  float *x, *projected, *q, *k, *v, *attended, *ffn, *up, *partial, *state, *head_x, *logits, *values;
+  uint16_t *narrow, *narrow_ffn;
+  uint32_t *ids, *masks, *block_list;
+  double* frequencies[2];
+};
+
+// The shape of a step: what a captured graph depends on.
+struct StepShape {
+  uint32_t rows = 0, sequences = 0, logit_rows = 0, longest_span = 0, table_stride = 0, top_k = 0;
+  bool decode = false, masked = false;
+  auto key(DevicePtr kv) const { return std::tuple(rows, sequences, logit_rows, table_stride, top_k, masked, kv); }
+};
+using GraphKey = decltype(StepShape{}.key(0));
+
+struct CudaModel::State {
+  std::shared_ptr<Driver> driver;
+  std::unique_ptr<Launcher> launcher;
+  DeviceMemory weights, work, batch_memory;
+  PinnedMemory host_batch, host_out;
+  ModelConfig config;
+  CudaModelOptions options;
+  GpuMatrix embedding, output;
+  const float* output_norm = nullptr;
+  std::vector<GpuLayer> layers;
+  float rope_magnitude[2] = {1, 1};
+  BatchArea device, host;
+  GpuBuffers b{};
+  uint32_t logits_stride = 0, mask_words = 0;
+  std::map<GraphKey, Graph> graphs;
+  uint64_t launches = 0;
+
+  void lay_out(Carver& from);
+  Result<void> put_frequencies(const DeviceTable& table);
+  StepShape fill_batch(const Batch& batch, const KvLayout& layout);
+  Result<void> step(const Batch& batch, const DeviceKvPool& kv, uint32_t top_k, const uint32_t* masks);
+  Result<void> enqueue(const StepShape& s, const DeviceKvPool& kv);
+  Result<void> layer(uint32_t i, const StepShape& s, const DeviceKvPool& kv);
+  Result<void> attention(uint32_t i, const StepShape& s, const PagedKv& kv);
+  Result<void> feed_forward(const GpuLayer& w, uint32_t rows);
+  Result<void> project(const GpuMatrix& w, const float* in, const float* post_norm, uint32_t rows);
+  Result<void> finish_projection(const float* post_norm, uint32_t rows);
+  Result<void> head(const StepShape& s);
+  Result<void> gemv(const GpuMatrix& w, const GpuMatrix* up, const float* x, const float* norm, float* y,
+                    uint32_t stride, uint32_t rows, bool add);
+  Result<void> gemm(const GpuMatrix& w, const uint16_t* x, float* y, uint32_t stride, uint32_t rows, bool add);
+  Result<void> narrow(const float* x, const float* norm, uint16_t* out, uint32_t n, uint32_t rows);
+  Gate gate() const { return config.activation == Activation::kGeluTanh ? Gate::kGelu : Gate::kSilu; }
+  uint32_t splits(uint32_t rows) const {
+    return std::clamp(2 * options.multiprocessors / (rows * config.n_kv_heads), 1u, kMaxSplits);
+  }
+};
+
+}  // namespace tie::bones::cuda

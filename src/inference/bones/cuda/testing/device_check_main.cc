@@ -1,0 +1,337 @@
+// What `./dev device-check` runs on a GPU machine: whole tiny models of every family and weight format against the
+// CPU's result, graphs, KV blocks out and in, IPC between two processes, then speeds. Prints one JSON object. With
+// --driver it loads another driver: the emulated one in tests, where --quick keeps sizes small.
+//   device_check models|graphs|ipc|speed --kernels FATBIN [--driver PATH] [--quick]
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
+
+#include "inference/bones/cuda/cuda_model.h"
+#include "inference/bones/cuda/testing/synthetic_weights.h"
+#include "inference/bones/single_sequence.h"
+#include "inference/bones/testing/tiny_model.h"
+
+namespace {
+
+using namespace tie;
+using namespace tie::bones;
+using namespace tie::bones::cuda;
+using model_files::TensorType;
+using nlohmann::json;
+
+struct Options {
+  std::string command, kernels, driver = "libcuda.so.1";
+  bool quick = false;
+};
+
+struct Gpu {
+  std::shared_ptr<Driver> driver;
+  std::vector<std::byte> kernels;
+};
+
+Result<Gpu> open_gpu(const Options& o) {
+  Gpu gpu;
+  TIE_TRY(gpu.driver, Driver::load(0, o.driver));
+  if (o.kernels.empty()) return gpu;
+  std::ifstream in(o.kernels, std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  if (bytes.empty()) return fail(Code::kNotFound, "no kernels in " + o.kernels);
+  gpu.kernels.resize(bytes.size());
+  std::memcpy(gpu.kernels.data(), bytes.data(), bytes.size());
+  return gpu;
+}
+
+// A model with a KV pool for one sequence at a time, or several in blocks of their own.
+struct Rig {
+  std::unique_ptr<CudaModel> model;
+  DeviceMemory kv_memory;
+  DeviceKvPool kv;
+
+  static Result<Rig> make(const Gpu& gpu, const DeviceTable& table, DeviceMemory weights, uint32_t rows,
+                          uint32_t sequences, uint32_t blocks, bool graphs = true) {
+    Rig rig;
+    const CudaModelOptions options{
+        .max_batch_rows = rows, .max_logit_rows = std::min(rows, 256u), .max_sequences = sequences, .graphs = graphs};
+    TIE_TRY(CudaModel model, CudaModel::attach(gpu.driver, gpu.kernels, table, std::move(weights), options));
+    rig.model = std::make_unique<CudaModel>(std::move(model));
+    TIE_TRY(rig.kv.layout, KvLayout::for_model(table.config));
+    rig.kv.n_blocks = blocks;
+    TIE_TRY(rig.kv_memory, DeviceMemory::allocate(gpu.driver, blocks * rig.kv.layout.block_bytes()));
+    TIE_CHECK_OK(gpu.driver->check(gpu.driver->mem_set(rig.kv_memory.at(), 0, rig.kv_memory.size()), "zeroing"));
+    rig.kv.base = rig.kv_memory.at();
+    return rig;
+  }
+
+  // Logits of every position.
+  Result<std::vector<float>> evaluate(const std::vector<int32_t>& tokens, uint32_t chunk) {
+    std::vector<uint32_t> blocks(kv.n_blocks);
+    std::iota(blocks.rbegin(), blocks.rend(), 0);
+    std::vector<float> out;
+    for (uint32_t at = 0; at < tokens.size(); at += chunk) {
+      const auto n = std::min(chunk, static_cast<uint32_t>(tokens.size()) - at);
+      const SequenceSpan span{0, n, at, blocks};
+      std::vector<uint32_t> rows(n);
+      std::iota(rows.begin(), rows.end(), 0);
+      TIE_TRY(const Logits logits, model->forward({std::span(tokens).subspan(at, n), {&span, 1}, rows, {}}, kv));
+      for (uint32_t i = 0; i < n; ++i) out.insert(out.end(), logits.row(i).begin(), logits.row(i).end());
+    }
+    return out;
+  }
+};
+
+std::vector<int32_t> random_tokens(uint32_t n) {
+  std::mt19937 random(31);
+  std::vector<int32_t> out(n);
+  for (int32_t& t : out) t = static_cast<int32_t>(random() % 300);
+  return out;
+}
+
+Result<std::vector<float>> on_the_cpu(const Bytes& file, const std::vector<int32_t>& tokens) {
+  TIE_TRY(auto model, SingleSequence::from_gguf(file, {.n_threads = 2, .max_tokens = 256}));
+  std::vector<float> out;
+  auto visit = [](void* context, uint32_t, std::span<float> logits) {
+    auto& all = *static_cast<std::vector<float>*>(context);
+    all.insert(all.end(), logits.begin(), logits.end());
+  };
+  TIE_CHECK_OK(model.append_each(tokens, 0, visit, &out));
+  return out;
+}
+
+// Mean difference as a fraction of the logits' spread.
+double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, square = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += std::fabs(double{a[i]} - b[i]);
+    square += double{a[i]} * a[i];
+  }
+  const double n = static_cast<double>(a.size());
+  return a.size() != b.size() ? 1e9 : difference / n / std::sqrt(square / n);
+}
+
+bones::testing::TinyModelOptions tiny(const std::string& family, TensorType type) {
+  bones::testing::TinyModelOptions o;
+  o.architecture = family;
+  o.weights = type;
+  o.embedding = type;
+  o.n_embd = 256, o.n_ff = 256, o.n_heads = 8, o.head_dim = 32;
+  return o;
+}
+
+// Every family, every format, both paths: each kernel has its part in some of them.
+Result<json> check_models(const Gpu& gpu, const Options& o) {
+  struct Format {
+    const char* name;
+    TensorType type;
+    double tolerance;  // floats: what bf16 products lose; codes: the CPU rounds activations to 8 bits
+  };
+  constexpr Format kFormats[] = {{"f32", TensorType::kF32, 0.02},   {"f16", TensorType::kF16, 0.02},
+                                 {"bf16", TensorType::kBF16, 0.02}, {"q8_0", TensorType::kQ8_0, 0.06},
+                                 {"q4_k", TensorType::kQ4_K, 0.06}, {"q5_k", TensorType::kQ5_K, 0.06},
+                                 {"q6_k", TensorType::kQ6_K, 0.06}};
+  json cases = json::array();
+  bool all = true;
+  for (const char* family : {"llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"}) {
+    for (const Format& format : kFormats) {
+      if (o.quick && (format.type != TensorType::kQ4_K || std::strcmp(family, "gemma3") != 0)) continue;
+      const Bytes file = bones::testing::tiny_model(tiny(family, format.type));
+      const auto tokens = random_tokens(o.quick ? 6 : 70);
+      TIE_TRY(const auto expected, on_the_cpu(file, tokens));
+      TIE_TRY(LoadedWeights weights, load_weights(gpu.driver, file));
+      TIE_TRY(Rig rig, Rig::make(gpu, weights.table, std::move(weights.memory), 70, 4, 8));
+      for (uint32_t chunk : {1u, 70u}) {
+        TIE_TRY(const auto logits, rig.evaluate(tokens, chunk));
+        const double difference = relative_difference(expected, logits);
+        const bool ok = difference < format.tolerance;
+        all = all && ok;
+        cases.push_back(
+            {{"family", family}, {"weights", format.name}, {"chunk", chunk}, {"difference", difference}, {"ok", ok}});
+      }
+    }
+  }
+  return json{{"ok", all}, {"cases", cases}};
+}
+
+Result<json> check_graphs(const Gpu& gpu, const Options& o) {
+  const Bytes file = bones::testing::tiny_model(tiny("qwen3", TensorType::kQ4_0));
+  const auto tokens = random_tokens(o.quick ? 4 : 64);
+  std::vector<float> results[2];
+  uint32_t captured = 0;
+  for (bool graphs : {false, true}) {
+    TIE_TRY(LoadedWeights weights, load_weights(gpu.driver, file));
+    TIE_TRY(Rig rig, Rig::make(gpu, weights.table, std::move(weights.memory), 64, 4, 8, graphs));
+    TIE_TRY(results[graphs], rig.evaluate(tokens, 1));
+    captured = rig.model->captured_graphs();
+    if (!graphs) continue;
+    TIE_TRY(const PinnedMemory records, PinnedMemory::allocate(gpu.driver, rig.kv.layout.block_bytes()));
+    const uint32_t from = 7, to = 0;
+    TIE_CHECK_OK(rig.model->copy_blocks(rig.kv, {&from, 1}, records, false));
+    TIE_CHECK_OK(rig.model->copy_blocks(rig.kv, {&to, 1}, records, true));
+  }
+  return json{{"ok", results[0] == results[1] && captured == 1}, {"captured", captured}};
+}
+
+// The child is there before the driver is: a driver does not survive a fork.
+Result<json> check_ipc(const Options& o) {
+  int to_child[2], to_parent[2];
+  if (::pipe(to_child) != 0 || ::pipe(to_parent) != 0) return fail_errno("pipe", errno);
+  const Bytes file = bones::testing::tiny_model(tiny("llama", TensorType::kQ8_0));
+  const auto tokens = random_tokens(o.quick ? 2 : 20);
+  struct Message {
+    IpcHandle handle;
+    uint64_t table_bytes;
+  };
+  auto attach_and_run = [&](int from, int to) -> Result<void> {
+    Message message;
+    if (::read(from, &message, sizeof message) != sizeof message || message.table_bytes > 1 << 20)
+      return fail(Code::kIo, "no handle");
+    Bytes table_bytes(message.table_bytes);
+    if (::read(from, table_bytes.data(), table_bytes.size()) != static_cast<ssize_t>(table_bytes.size()))
+      return fail(Code::kIo, "no table");
+    TIE_TRY(const Gpu gpu, open_gpu(o));
+    TIE_TRY(const DeviceTable table, DeviceTable::parse(table_bytes));
+    TIE_TRY(DeviceMemory memory, DeviceMemory::attach(gpu.driver, message.handle, table.bytes));
+    TIE_TRY(Rig rig, Rig::make(gpu, table, std::move(memory), 32, 4, 8));
+    TIE_TRY(const auto logits, rig.evaluate(tokens, 32));
+    const auto bytes = static_cast<ssize_t>(logits.size() * 4);
+    return ::write(to, logits.data(), logits.size() * 4) == bytes ? Result<void>{} : fail(Code::kIo, "no reader");
+  };
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto ran = attach_and_run(to_child[0], to_parent[1]);
+    if (!ran) std::fprintf(stderr, "the attaching process: %s\n", ran.error().message.c_str());
+    ::_exit(ran ? 0 : 1);
+  }
+  ::close(to_parent[1]);
+  TIE_TRY(const Gpu gpu, open_gpu(o));
+  TIE_TRY(LoadedWeights owner, load_weights(gpu.driver, file));
+  TIE_TRY(const IpcHandle handle, owner.memory.share());
+  const Bytes table = owner.table.serialize();
+  const Message message{handle, table.size()};
+  if (::write(to_child[1], &message, sizeof message) < 0 || ::write(to_child[1], table.data(), table.size()) < 0)
+    return fail_errno("writing to the attaching process", errno);
+  std::vector<float> theirs(tokens.size() * owner.table.config.n_vocab);
+  size_t got = 0;
+  for (ssize_t n; got < theirs.size() * 4; got += static_cast<size_t>(n))
+    if ((n = ::read(to_parent[0], reinterpret_cast<char*>(theirs.data()) + got, theirs.size() * 4 - got)) <= 0) break;
+  int status = 1;
+  ::waitpid(child, &status, 0);
+  TIE_TRY(Rig rig, Rig::make(gpu, owner.table, std::move(owner.memory), 32, 4, 8));
+  TIE_TRY(const auto mine, rig.evaluate(tokens, 32));
+  return json{{"ok", status == 0 && mine == theirs}, {"bytes", owner.table.bytes}};
+}
+
+double seconds_of(const std::function<Result<void>()>& work, int times, Result<void>& outcome) {
+  const auto began = std::chrono::steady_clock::now();
+  for (int i = 0; i < times && outcome; ++i) outcome = work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() / times;
+}
+
+// One size of model: decode at several batches, prefill.
+Result<json> model_speed(const Gpu& gpu, const Options& o, const char* name, const ModelConfig& config,
+                         cuda::Format format) {
+  TIE_TRY(LoadedWeights weights, synthetic_weights(gpu.driver, config, format));
+  const uint64_t bytes = weights.table.bytes;
+  const uint32_t depth = o.quick ? 16 : 512, most = o.quick ? 2 : 256, prompt = o.quick ? 8 : 2048;
+  const uint32_t blocks_each = (depth + 32) / 32 + 1;
+  const uint32_t blocks = std::max(most * blocks_each, prompt / 32);
+  TIE_TRY(Rig rig, Rig::make(gpu, weights.table, std::move(weights.memory), std::max(prompt, most), most, blocks));
+  std::vector<uint32_t> table(blocks);
+  std::iota(table.begin(), table.end(), 0);
+  const std::vector<int32_t> tokens(std::max(prompt, most), 7);
+  json decode = json::array();
+  for (uint32_t batch = 1; batch <= most; batch *= o.quick ? 2 : 4) {
+    std::vector<SequenceSpan> spans;
+    std::vector<uint32_t> rows(batch);
+    std::iota(rows.begin(), rows.end(), 0);
+    for (uint32_t i = 0; i < batch; ++i)
+      spans.push_back({i, 1, depth, std::span(table).subspan(size_t{i} * blocks_each, blocks_each)});
+    auto step = [&]() -> Result<void> {
+      TIE_TRY([[maybe_unused]] auto best,
+              rig.model->forward_top_k({std::span(tokens).first(batch), spans, rows, {}}, rig.kv, 1, nullptr));
+      return {};
+    };
+    Result<void> outcome = step();  // captures the graph
+    const double seconds = seconds_of(step, o.quick ? 1 : 50, outcome);
+    if (!outcome) return std::unexpected(std::move(outcome.error()));
+    decode.push_back(
+        {{"batch", batch}, {"tok_s", batch / seconds}, {"weights_gb_s", static_cast<double>(bytes) / seconds / 1e9}});
+  }
+  const SequenceSpan span{0, prompt, 0, table};
+  const uint32_t last = prompt - 1;
+  auto prefill = [&]() -> Result<void> {
+    TIE_TRY(
+        [[maybe_unused]] auto best,
+        rig.model->forward_top_k({std::span(tokens).first(prompt), {&span, 1}, {&last, 1}, {}}, rig.kv, 1, nullptr));
+    return {};
+  };
+  Result<void> outcome = prefill();
+  const double seconds = seconds_of(prefill, o.quick ? 1 : 5, outcome);
+  if (!outcome) return std::unexpected(std::move(outcome.error()));
+  const double nq = config.n_heads * config.head_dim, nkv = config.n_kv_heads * config.head_dim;
+  const double weights_each = config.n_layers * config.n_embd * (2 * nq + 2 * nkv + 3.0 * config.n_ff);
+  const double attention = 2.0 * config.n_layers * prompt * prompt * nq;  // causal: half of four products
+  return json{{"model", name},
+              {"weight_bytes", bytes},
+              {"decode", decode},
+              {"prefill",
+               {{"tokens", prompt},
+                {"tok_s", prompt / seconds},
+                {"tflop_s", (2 * weights_each * prompt + attention) / seconds / 1e12}}}};
+}
+
+Result<json> measure(const Gpu& gpu, const Options& o) {
+  json models = json::array();
+  ModelConfig c = llama_config(16, 2048, 8192, 32, 8, 64, 128256);
+  if (o.quick) c = llama_config(1, 256, 256, 8, 2, 32, 320);
+  for (auto [name, format] : {std::pair{"1b-bf16", cuda::Format::kBf16}, {"1b-q4", cuda::Format::kQ4}}) {
+    TIE_TRY(json one, model_speed(gpu, o, name, c, format));
+    models.push_back(std::move(one));
+  }
+  if (!o.quick) {
+    c = llama_config(32, 4096, 14336, 32, 8, 128, 128256);
+    for (auto [name, format] : {std::pair{"8b-bf16", cuda::Format::kBf16}, {"8b-q4", cuda::Format::kQ4}}) {
+      TIE_TRY(json one, model_speed(gpu, o, name, c, format));
+      models.push_back(std::move(one));
+    }
+  }
+  return json{{"ok", true}, {"models", models}};
+}
+
+Result<json> run(const Options& o) {
+  if (o.command == "ipc") return check_ipc(o);
+  TIE_TRY(const Gpu gpu, open_gpu(o));
+  if (o.command == "models") return check_models(gpu, o);
+  if (o.command == "graphs") return check_graphs(gpu, o);
+  if (o.command == "speed") return measure(gpu, o);
+  return fail(Code::kBadRequest, "models, graphs, ipc or speed?");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--quick")
+      options.quick = true;
+    else if (word == "--kernels" && i + 1 < argc)
+      options.kernels = argv[++i];
+    else if (word == "--driver" && i + 1 < argc)
+      options.driver = argv[++i];
+    else
+      options.command = word;
+  }
+  auto found = run(options);
+  const json out = found ? *found : json{{"ok", false}, {"error", found.error().message}};
+  std::printf("%s\n", out.dump().c_str());
+  return out["ok"].get<bool>() ? 0 : 1;
+}

@@ -1,0 +1,236 @@
+// A CUDA driver without a GPU: a shared library with the driver's symbols (cuda/driver.h loads it by path). GPU memory
+// is this machine's memory (memfds, so that another process can attach by handle), kernels run on the block emulator at
+// their launch, captured graphs are lists of launches with copies of their arguments. It counts what tests ask about:
+// bytes copied to the "GPU", allocations, attaches. Threads: one at a time. Only for tests.
+#include "inference/bones/cuda/testing/fake_driver.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "inference/bones/cuda/driver.h"
+#include "inference/bones/kernels/cuda/emulator/emulated_kernels.h"
+
+namespace {
+
+using namespace tie::bones::cuda;
+
+constexpr int kOk = 0, kInvalid = 1, kNoMemory = 2, kNotFound = 500, kLaunchFailed = 719;
+
+struct Memory {
+  int fd = -1;
+  size_t bytes = 0;
+  bool attached = false;
+};
+
+struct Call {
+  const EmulatedKernel* kernel = nullptr;
+  EmulatedLaunch launch;
+  std::vector<unsigned char> args;
+};
+using CallList = std::vector<Call>;
+
+struct Stream {
+  CallList* capturing = nullptr;
+};
+
+std::map<DevicePtr, Memory> memories;
+FakeCudaCounters counters;
+std::string last_fault = "no error";
+
+int map_memory(int fd, size_t bytes, bool attached, DevicePtr* at) {
+  void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED) return kNoMemory;
+  *at = reinterpret_cast<DevicePtr>(p);
+  memories[*at] = {fd, bytes, attached};
+  return kOk;
+}
+
+int unmap_memory(DevicePtr at, bool attached) {
+  auto found = memories.find(at);
+  if (found == memories.end() || found->second.attached != attached) return kInvalid;
+  ::munmap(reinterpret_cast<void*>(at), found->second.bytes);
+  ::close(found->second.fd);
+  memories.erase(found);
+  return kOk;
+}
+
+// The whole range must lie in one allocation.
+bool is_ours(DevicePtr at, size_t bytes) {
+  auto after = memories.upper_bound(at);
+  if (after == memories.begin()) return false;
+  --after;
+  return at - after->first <= after->second.bytes && bytes <= after->second.bytes - (at - after->first);
+}
+
+int run(const Call& call) {
+  ++counters.launches;
+  auto ran = BlockEmulator().run(call.launch, [&](EmulatedBlock& b) { call.kernel->body(b, call.args.data()); });
+  if (ran) return kOk;
+  last_fault = std::string(call.kernel->name) + ": " + ran.error().message;
+  return kLaunchFailed;
+}
+
+}  // namespace
+
+extern "C" {
+
+const FakeCudaCounters* tie_fake_cuda_counters() {
+  return &counters;
+}
+
+int cuInit(unsigned) {
+  return kOk;
+}
+int cuDriverGetVersion(int* version) {
+  *version = 13000;
+  return kOk;
+}
+int cuDeviceGet(int* device, int ordinal) {
+  *device = ordinal;
+  return ordinal == 0 ? kOk : kInvalid;
+}
+int cuDeviceGetAttribute(int* value, int, int) {
+  *value = 3;  // multiprocessors: a few, so that keys are split
+  return kOk;
+}
+int cuDevicePrimaryCtxRetain(void** context, int) {
+  static int one;
+  *context = &one;
+  return kOk;
+}
+int cuCtxSetCurrent(void*) {
+  return kOk;
+}
+int cuModuleLoadData(void** module, const void*) {
+  static int one;
+  *module = &one;
+  return kOk;
+}
+int cuModuleGetFunction(void** function, void*, const char* name) {
+  *function = const_cast<EmulatedKernel*>(find_emulated_kernel(name));
+  return *function ? kOk : kNotFound;
+}
+int cuFuncSetAttribute(void*, int, int value) {
+  return value <= 227 << 10 ? kOk : kInvalid;
+}
+int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned, unsigned,
+                   unsigned shared, void* stream, void** parameters, void**) {
+  const auto* kernel = static_cast<const EmulatedKernel*>(function);
+  if (!kernel || bx != kernel->threads || gx == 0 || gy == 0 || gz == 0 || gy > 65535 || gz > 65535) {
+    last_fault = kernel ? std::string(kernel->name) + ": a launch of the wrong size" : "no function";
+    return kInvalid;
+  }
+  Call call{kernel, {.grid = {gx, gy, gz}, .threads = bx, .shared_bytes = shared}, {}};
+  const auto* args = static_cast<const unsigned char*>(parameters[0]);
+  call.args.assign(args, args + kernel->args_bytes);
+  auto* on = static_cast<Stream*>(stream);
+  if (!on->capturing) return run(call);
+  on->capturing->push_back(std::move(call));
+  return kOk;
+}
+int cuMemAlloc_v2(DevicePtr* at, size_t bytes) {
+  const int fd = ::memfd_create("fake-gpu", MFD_CLOEXEC);
+  if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return kNoMemory;
+  ++counters.allocations;
+  return map_memory(fd, bytes, false, at);
+}
+int cuMemFree_v2(DevicePtr at) {
+  return unmap_memory(at, false);
+}
+int cuMemsetD8_v2(DevicePtr at, unsigned char value, size_t bytes) {
+  if (!is_ours(at, bytes)) return kInvalid;
+  std::memset(reinterpret_cast<void*>(at), value, bytes);
+  return kOk;
+}
+int cuMemHostAlloc(void** at, size_t bytes, unsigned) {
+  *at = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  return *at ? kOk : kNoMemory;
+}
+int cuMemFreeHost(void* at) {
+  std::free(at);
+  return kOk;
+}
+int cuMemcpyHtoD_v2(DevicePtr to, const void* from, size_t bytes) {
+  if (!is_ours(to, bytes)) return kInvalid;
+  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  counters.copied_in_bytes += bytes;
+  return kOk;
+}
+int cuMemcpyHtoDAsync_v2(DevicePtr to, const void* from, size_t bytes, void* stream) {
+  return static_cast<Stream*>(stream)->capturing ? kInvalid : cuMemcpyHtoD_v2(to, from, bytes);
+}
+int cuMemcpyDtoHAsync_v2(void* to, DevicePtr from, size_t bytes, void*) {
+  if (!is_ours(from, bytes)) return kInvalid;
+  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  return kOk;
+}
+int cuStreamCreate(void** stream, unsigned) {
+  *stream = new Stream;
+  return kOk;
+}
+int cuStreamDestroy_v2(void* stream) {
+  delete static_cast<Stream*>(stream);
+  return kOk;
+}
+int cuStreamSynchronize(void* stream) {
+  return static_cast<Stream*>(stream)->capturing ? kInvalid : kOk;
+}
+int cuStreamBeginCapture_v2(void* stream, int) {
+  static_cast<Stream*>(stream)->capturing = new CallList;
+  return kOk;
+}
+int cuStreamEndCapture(void* stream, void** graph) {
+  *graph = static_cast<Stream*>(stream)->capturing;
+  static_cast<Stream*>(stream)->capturing = nullptr;
+  return *graph ? kOk : kInvalid;
+}
+int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long) {
+  *executable = new CallList(*static_cast<CallList*>(graph));
+  return kOk;
+}
+int cuGraphLaunch(void* executable, void*) {
+  for (const Call& call : *static_cast<CallList*>(executable))
+    if (int status = run(call); status != kOk) return status;
+  return kOk;
+}
+int cuGraphExecDestroy(void* executable) {
+  delete static_cast<CallList*>(executable);
+  return kOk;
+}
+int cuGraphDestroy(void* graph) {
+  delete static_cast<CallList*>(graph);
+  return kOk;
+}
+int cuIpcGetMemHandle(IpcHandle* handle, DevicePtr at) {
+  auto found = memories.find(at);
+  if (found == memories.end() || found->second.attached) return kInvalid;
+  std::memset(handle->bytes, 0, sizeof handle->bytes);
+  std::snprintf(reinterpret_cast<char*>(handle->bytes), sizeof handle->bytes, "/proc/%d/fd/%d %zu", ::getpid(),
+                found->second.fd, found->second.bytes);
+  return kOk;
+}
+int cuIpcOpenMemHandle_v2(DevicePtr* at, IpcHandle handle, unsigned) {
+  char path[64] = {};
+  size_t bytes = 0;
+  if (std::sscanf(reinterpret_cast<const char*>(handle.bytes), "%63s %zu", path, &bytes) != 2) return kInvalid;
+  const int fd = ::open(path, O_RDWR | O_CLOEXEC);
+  if (fd < 0) return kInvalid;
+  ++counters.attaches;
+  return map_memory(fd, bytes, true, at);
+}
+int cuIpcCloseMemHandle(DevicePtr at) {
+  return unmap_memory(at, true);
+}
+int cuGetErrorString(int, const char** text) {
+  *text = last_fault.c_str();
+  return kOk;
+}
+}
