@@ -49,7 +49,12 @@ Answer::Answer(const ServedModel& model, const v1::SamplingParams& sampling, Emi
 void Answer::split_calls(const v1::InferenceRequest& request, CallsWanted wanted) {
   std::vector<std::string> names;
   for (const auto& tool : request.tools()) names.push_back(tool.name());
-  for (Sample& sample : samples_) sample.splitter.emplace(model_.tool_syntax, names, wanted);
+  TextParameters texts;
+  if (model_.tool_syntax.style == ToolStyle::kXml) texts = text_parameters(request);
+  for (Sample& sample : samples_) {
+    sample.splitter.emplace(model_.tool_syntax, names, wanted);
+    sample.splitter->set_text_parameters(texts);
+  }
 }
 
 void Answer::send(v1::InferenceEvent& event) {

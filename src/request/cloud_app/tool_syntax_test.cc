@@ -33,7 +33,7 @@ TEST_F(ToolSyntaxTest, IsTheTemplatesOwn) {
 }
 
 TEST_F(ToolSyntaxTest, ATemplateWithoutToolsOrWithAFormOfItsOwnGetsTheGenericOne) {
-  for (const char* text : {"", "{{ messages }}", "{% if tools %}<tool_call><arg_key>k</arg_key>{% endif %}",
+  for (const char* text : {"", "{{ messages }}", "{% if tools %}<function=f>{% endif %}",
                            "{% if tools %}[TOOL_CALLS]name[CALL_ID]{}{% endif %}"}) {
     EXPECT_FALSE(detect(text).in_template) << text;
     EXPECT_EQ(detect(text).style, ToolStyle::kTagged) << text;
@@ -45,7 +45,7 @@ TEST_F(ToolSyntaxTest, PublicTemplatesAreTold) {
   std::filesystem::path folder =
       std::filesystem::path(shared ? shared : TIE_SOURCE_DIR "/../shared/data") / "chat_templates/templates";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << folder << " is not there";
-  int tagged = 0, object = 0, list = 0, named = 0, generic = 0;
+  int tagged = 0, object = 0, list = 0, named = 0, xml = 0, generic = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     std::ifstream file(entry.path());
     std::string text(std::istreambuf_iterator<char>(file), {});
@@ -58,11 +58,15 @@ TEST_F(ToolSyntaxTest, PublicTemplatesAreTold) {
       ++object;
     else if (syntax.style == ToolStyle::kNamed)
       ++named;
+    else if (syntax.style == ToolStyle::kXml)
+      ++xml;
     else
       ++list;
   }
-  std::printf("templates: %d tagged, %d object, %d list, %d named, %d generic\n", tagged, object, list, named, generic);
+  std::printf("templates: %d tagged, %d object, %d list, %d named, %d xml, %d generic\n", tagged, object, list, named,
+              xml, generic);
   EXPECT_GT(named, 0);
+  EXPECT_GT(xml, 0);
   EXPECT_GT(tagged, 0);
   EXPECT_GT(object, 0);
   EXPECT_GT(list, 0);

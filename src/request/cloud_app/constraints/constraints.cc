@@ -151,7 +151,7 @@ Checked<std::string> lark_of_user(const Format& format) {
 }
 
 struct CallBody {
-  std::string name, arguments;  // the second as a schema with the compiler's options
+  std::string name, arguments;  // the second as a schema with the compiler's options; kXml: the whole call
 };
 
 // The rules for calls. Markers are control tokens where the vocabulary has them as such, unless `spelled`.
@@ -184,6 +184,12 @@ class CallRules {
       case ToolStyle::kObject:
         out += "calls: body\n";
         break;
+      case ToolStyle::kXml:
+        out += xml_text_rule(syntax_.xml);
+        out += fmt::format("inner: body {}\n", marker(syntax_.close, syntax_.close_token));
+        out += fmt::format("calls_after_open: inner{}\n", several ? " (\"\\n\" " + open() + " inner)" + more : "");
+        out += fmt::format("calls: {} calls_after_open\n", open());
+        break;
       case ToolStyle::kNamed:
         out += fmt::format("calls_after_open: body{}\n", several ? " (" + open() + " body)" + more : "");
         out += fmt::format("calls: {} calls_after_open\n", open());
@@ -214,6 +220,7 @@ class CallRules {
  private:
   // A call's name and arguments.
   std::string body(const CallBody& call) const {
+    if (syntax_.style == ToolStyle::kXml) return call.arguments;
     const std::string name = Json(call.name).dump();
     if (syntax_.style != ToolStyle::kNamed)
       return literal("{\"name\": " + name + ", \"" + syntax_.arguments_key + "\": ") + " %json " + call.arguments +
@@ -231,20 +238,23 @@ class CallRules {
   bool spelled_;
 };
 
-Checked<CallBody> call_body(const v1::ToolDefinition& tool, size_t index) {
+Checked<CallBody> call_body(const v1::ToolDefinition& tool, size_t index, const ToolSyntax& syntax) {
   std::string param = fmt::format("tools[{}].function.parameters", index);
   std::string_view schema = tool.parameters_json();
   if (schema.empty()) schema = R"({"type":"object","properties":{},"additionalProperties":false})";
   TIE_TRY(std::string arguments, with_options(schema, kArgumentOptions, true, param));
+  if (syntax.style == ToolStyle::kXml) {
+    TIE_TRY(arguments, xml_call_body(syntax.xml, tool.name(), schema, kArgumentOptions, param));
+  }
   return CallBody{tool.name(), std::move(arguments)};
 }
 
-Checked<std::vector<CallBody>> call_bodies(const v1::InferenceRequest& request) {
+Checked<std::vector<CallBody>> call_bodies(const v1::InferenceRequest& request, const ToolSyntax& syntax) {
   std::vector<CallBody> out;
   bool named = request.tool_choice().kind() == v1::ToolChoice::NAMED;
   for (int i = 0; i < request.tools_size(); ++i) {
     if (named && request.tools(i).name() != request.tool_choice().name()) continue;
-    TIE_TRY(CallBody body, call_body(request.tools(i), static_cast<size_t>(i)));
+    TIE_TRY(CallBody body, call_body(request.tools(i), static_cast<size_t>(i), syntax));
     out.push_back(std::move(body));
   }
   if (out.empty())
@@ -282,7 +292,7 @@ Checked<Constraint> lower_constraint(const v1::InferenceRequest& request, const 
   const Format& format = request.response_format();
   if (wants_tools(request)) {
     bool only = request.tool_choice().kind() != v1::ToolChoice::AUTO;
-    TIE_TRY(auto bodies, call_bodies(request));
+    TIE_TRY(auto bodies, call_bodies(request, syntax));
     TIE_TRY(out.grammar, tools_grammar(request, syntax, bodies, only, false));
     TIE_TRY(out.checkable, tools_grammar(request, syntax, bodies, only, true));
     out.param = "tools";

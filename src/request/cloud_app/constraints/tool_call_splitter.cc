@@ -62,6 +62,10 @@ bool ToolCallSplitter::step(SplitOutput& out) {
       return step_tail(out);
     case State::kBetween:
       return step_between(out);
+    case State::kXmlKey:
+      return step_xml_key(out);
+    case State::kXmlValue:
+      return step_xml_value(out);
   }
   return false;
 }
@@ -139,18 +143,102 @@ ToolCallSplitter::Verdict ToolCallSplitter::read_named_head(size_t& used, std::s
   return held_[used] == '{' ? Verdict::kYes : Verdict::kNo;
 }
 
+// The function's name between the form's own words, and behind it an argument or the end, so that of two names that
+// begin alike the right one is found.
+ToolCallSplitter::Verdict ToolCallSplitter::read_xml_head(size_t& used, std::string& name) const {
+  const std::string end = syntax_.xml.end + syntax_.close;
+  Verdict verdict = Verdict::kNo;
+  for (const std::string& known : names_) {
+    const std::string head = syntax_.xml.before_name + known + syntax_.xml.after_name;
+    if (head.starts_with(held_)) verdict = Verdict::kMore;
+    if (!std::string_view(held_).starts_with(head)) continue;
+    const std::string_view rest = std::string_view(held_).substr(head.size());
+    if (rest.starts_with(syntax_.xml.before_key) || rest.starts_with(end)) {
+      used = head.size();
+      name = known;
+      return Verdict::kYes;
+    }
+    if (syntax_.xml.before_key.starts_with(rest) || end.starts_with(rest)) verdict = Verdict::kMore;
+  }
+  return verdict;
+}
+
+// The next argument's name, or the call's end. Something else there ends the call without its closing brace: what was
+// called is then not sound JSON, and the application hears so.
+bool ToolCallSplitter::step_xml_key(SplitOutput& out) {
+  const XmlForm& form = syntax_.xml;
+  const std::string end = form.end + syntax_.close;
+  const std::string_view held = held_;
+  if (held.starts_with(end)) {
+    fragment(out).arguments += '}';
+    held_.erase(0, end.size());
+    state_ = State::kBetween;
+    return true;
+  }
+  if (held.starts_with(form.before_key)) {
+    const size_t stop = held.find(form.after_key, form.before_key.size());
+    if (stop == std::string_view::npos && held.size() <= kMaxCallHeadBytes) return false;
+    if (stop != std::string_view::npos && stop <= kMaxCallHeadBytes) {
+      const std::string key(held.substr(form.before_key.size(), stop - form.before_key.size()));
+      const auto texts = text_parameters_.find(function_);
+      in_string_ = texts != text_parameters_.end() && texts->second.contains(key);
+      std::string& arguments = fragment(out).arguments;
+      arguments += first_key_ ? "\"" : ", \"";
+      append_json_text(key, arguments);
+      arguments += in_string_ ? "\": \"" : "\": ";
+      first_key_ = false;
+      held_.erase(0, stop + form.after_key.size());
+      state_ = State::kXmlValue;
+      return true;
+    }
+  } else if (end.starts_with(held) || form.before_key.starts_with(held)) {
+    return false;
+  }
+  state_ = State::kText;
+  return true;
+}
+
+bool ToolCallSplitter::step_xml_value(SplitOutput& out) {
+  const std::string& end = syntax_.xml.after_value;
+  const size_t found = held_.find(end);
+  const size_t sure = found != std::string::npos ? found : held_.size() - half_marker(held_, end);
+  if (sure > 0) {
+    std::string& arguments = fragment(out).arguments;
+    if (in_string_)
+      append_json_text(std::string_view(held_).substr(0, sure), arguments);
+    else
+      arguments.append(held_, 0, sure);
+  }
+  held_.erase(0, sure);
+  if (found == std::string::npos) return false;
+  if (in_string_) fragment(out).arguments += '"';
+  in_string_ = false;
+  held_.erase(0, end.size());
+  state_ = State::kXmlKey;
+  return true;
+}
+
 bool ToolCallSplitter::step_head(SplitOutput& out) {
   size_t used = 0;
   std::string name;
-  Verdict verdict = syntax_.style == ToolStyle::kNamed ? read_named_head(used, name) : read_head(used, name);
+  Verdict verdict = syntax_.style == ToolStyle::kNamed ? read_named_head(used, name)
+                    : syntax_.style == ToolStyle::kXml ? read_xml_head(used, name)
+                                                       : read_head(used, name);
   // Judged by what has come up to the limit, so that the cuts do not matter.
   if (verdict == Verdict::kMore && held_.size() > kMaxCallHeadBytes) verdict = Verdict::kNo;
   if (verdict == Verdict::kYes && used > kMaxCallHeadBytes) verdict = Verdict::kNo;
   if (verdict == Verdict::kMore) return false;
   if (verdict == Verdict::kNo) return not_a_call(out);
+  function_ = name;
   out.calls.push_back({.index = calls_++, .id = new_call_id(syntax_), .name = std::move(name), .arguments = {}});
   held_.erase(0, used);
   taken_.clear();
+  if (syntax_.style == ToolStyle::kXml) {
+    out.calls.back().arguments = "{";
+    first_key_ = true;
+    state_ = State::kXmlKey;
+    return true;
+  }
   depth_ = 0;
   in_string_ = escaped_ = false;
   state_ = State::kArguments;
@@ -234,10 +322,16 @@ bool ToolCallSplitter::step_between(SplitOutput& out) {
 }
 
 void ToolCallSplitter::finish(SplitOutput& out) {
+  if (state_ == State::kXmlValue && !held_.empty()) {  // cut off inside a value: what looked like its end belongs to it
+    if (in_string_)
+      append_json_text(held_, fragment(out).arguments);
+    else
+      fragment(out).arguments += held_;
+  }
   bool half_call =
       state_ == State::kHead || state_ == State::kStart || state_ == State::kTail || state_ == State::kBetween;
   bool dropped = state_ == State::kTail || state_ == State::kBetween || (half_call && wanted_ == CallsWanted::kOnly) ||
-                 state_ == State::kArguments;
+                 state_ == State::kArguments || state_ == State::kXmlKey || state_ == State::kXmlValue;
   if (!dropped) out.text += taken_ + held_;
   taken_.clear();
   held_.clear();

@@ -27,6 +27,8 @@ class ToolCallSplitter {
  public:
   // names: of the functions that may be called. kOnly: half a call at the end is dropped rather than shown as text.
   ToolCallSplitter(const ToolSyntax& syntax, std::vector<std::string> names, CallsWanted wanted);
+  // For kXml: which parameters are raw text.
+  void set_text_parameters(TextParameters parameters) { text_parameters_ = std::move(parameters); }
 
   void push(std::string_view text, SplitOutput& out);
   // The answer is over: what was held back comes out.
@@ -34,7 +36,7 @@ class ToolCallSplitter {
   int calls() const { return calls_; }
 
  private:
-  enum class State { kStart, kText, kHead, kArguments, kTail, kBetween };
+  enum class State { kStart, kText, kHead, kArguments, kTail, kBetween, kXmlKey, kXmlValue };
   enum class Verdict { kMore, kYes, kNo };
   bool step(SplitOutput& out);
   bool step_text(SplitOutput& out);
@@ -44,6 +46,9 @@ class ToolCallSplitter {
   bool step_between(SplitOutput& out);
   Verdict read_head(size_t& used, std::string& name) const;
   Verdict read_named_head(size_t& used, std::string& name) const;
+  Verdict read_xml_head(size_t& used, std::string& name) const;
+  bool step_xml_key(SplitOutput& out);
+  bool step_xml_value(SplitOutput& out);
   bool not_a_call(SplitOutput& out);
   CallFragment& fragment(SplitOutput& out);
 
@@ -56,6 +61,9 @@ class ToolCallSplitter {
   int calls_ = 0;
   bool in_string_ = false, escaped_ = false;
   int depth_ = 0;
+  TextParameters text_parameters_;
+  std::string function_;   // of the call at hand
+  bool first_key_ = true;  // of its arguments
 };
 
 }  // namespace tie::request::app

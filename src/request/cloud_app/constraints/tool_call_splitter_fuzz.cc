@@ -28,10 +28,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       {.style = app::ToolStyle::kObject, .open = "<|python_tag|>", .arguments_key = "parameters", .many = false},
       {.style = app::ToolStyle::kList, .open = "[TOOL_CALLS]"},
       {.style = app::ToolStyle::kNamed, .open = "[TOOL_CALLS]", .arguments_marker = "[ARGS]"},
-      {.style = app::ToolStyle::kNamed,
-       .open = "[TOOL_CALLS]",
-       .arguments_marker = "[ARGS]",
-       .id_marker = "[CALL_ID]"}};
+      {.style = app::ToolStyle::kNamed, .open = "[TOOL_CALLS]", .arguments_marker = "[ARGS]", .id_marker = "[CALL_ID]"},
+      {.style = app::ToolStyle::kXml, .open = "<tool_call>", .close = "</tool_call>", .xml = app::qwen_xml_form()},
+      {.style = app::ToolStyle::kXml, .open = "<tool_call>", .close = "</tool_call>", .xml = app::glm_xml_form()},
+      {.style = app::ToolStyle::kXml, .open = "<tool_call>", .close = "</tool_call>", .xml = app::flat_glm_xml_form()}};
   const app::ToolSyntax& syntax = syntaxes[data[0] % std::size(syntaxes)];
   auto wanted = data[0] & 0x80 ? app::CallsWanted::kOnly : app::CallsWanted::kPossible;
   std::string_view text(reinterpret_cast<const char*>(data + 2), size - 2);

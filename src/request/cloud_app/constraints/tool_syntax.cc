@@ -43,9 +43,14 @@ ToolSyntax detect_tool_syntax(std::string_view chat_template, const text::Vocab&
            .open = "<|python_tag|>",
            .arguments_key = "parameters",
            .many = false};
-  } else if (knows_tools && has(chat_template, "<tool_call>") && !has(chat_template, "<function=") &&
-             !has(chat_template, "<arg_key>")) {
+  } else if (knows_tools && has(chat_template, "<tool_call>")) {
     out.in_template = true;
+    const bool qwen = has(chat_template, "<parameter="), glm = has(chat_template, "<arg_key>");
+    if (qwen || glm) {
+      out.style = ToolStyle::kXml;
+      const bool flat = has(chat_template, "</arg_key><arg_value>");
+      out.xml = qwen ? qwen_xml_form() : flat ? flat_glm_xml_form() : glm_xml_form();
+    }
   }
   out.open_token = control_token(vocab, out.open);
   out.close_token = control_token(vocab, out.close);

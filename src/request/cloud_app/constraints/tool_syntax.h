@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "inference.pb.h"
+#include "request/cloud_app/constraints/xml_calls.h"
 #include "text/vocab_image.h"
 
 namespace tie::request::app {
@@ -16,6 +17,7 @@ enum class ToolStyle {
   kObject,  // Llama 3: {"name": …, "parameters": …} from the answer's start, one call only
   kList,    // Mistral up to v7: [TOOL_CALLS] [{"name": …, "arguments": …}, …]
   kNamed,   // Mistral from v11 on: [TOOL_CALLS]name[ARGS]{…}, several in a row; some with [CALL_ID]… before [ARGS]
+  kXml,     // Qwen3-Coder, GLM-4: <tool_call> with the arguments one by one (xml_calls.h), several in a row
 };
 
 struct ToolSyntax {
@@ -27,6 +29,7 @@ struct ToolSyntax {
   std::string arguments_key = "arguments";
   std::string arguments_marker, id_marker;  // kNamed: before the arguments; before the call's id (empty: no ids)
   int32_t arguments_token = -1, id_token = -1;
+  XmlForm xml;       // kXml
   bool many = true;  // several calls in one answer
 };
 
