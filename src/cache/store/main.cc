@@ -1,4 +1,5 @@
 // cache_stored: flags, hardening, the store, the socket. Memory only: nothing here opens a file.
+#include <malloc.h>
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -19,6 +20,7 @@ Result<void> run(const std::string& socket, const cache::StoreLimits& limits) {
   TIE_TRY(os::Fd stop, os::termination_signal_fd());
   rlimit files{.rlim_cur = limits.max_descriptors + 1024, .rlim_max = limits.max_descriptors + 1024};
   setrlimit(RLIMIT_NOFILE, &files);  // best effort: with fewer, puts fail with a clear error
+  mallopt(M_ARENA_MAX, 1);  // entries are made on one thread and freed on another: arenas of their own would only grow
   TIE_TRY(os::Fd listener, os::listen_unix(socket));
   TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
   cache::Store store(limits);

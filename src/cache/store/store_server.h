@@ -1,7 +1,8 @@
-// cache_stored's loop: framed messages (proto/store.proto) on cache.sock, one thread, poll. The first message of a
-// connection states its principal (from cloudboardd, which opens it) and is taken once; what follows comes from that
-// request's tie-cloud-app. Hostile input: every message. Limits: connections, message size, idle time; a breach ends
-// that connection and nothing else.
+// cache_stored's server: framed messages (proto/store.proto) on cache.sock, a thread for each connection, so that a
+// peer that stops in the middle of a message, or does not read, delays nobody; the store is used by one of them at a
+// time. The first message of a connection states its principal (from cloudboardd, which opens it) and is taken once;
+// what follows comes from that request's tie-cloud-app. Hostile input: every message. Limits: connections, message
+// size, idle time; a breach ends that connection and nothing else.
 #pragma once
 #include "cache/store/store.h"
 

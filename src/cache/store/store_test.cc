@@ -1,6 +1,7 @@
 #include "cache/store/store.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cstring>
@@ -220,6 +221,24 @@ TEST_F(StoreServer, AnAnonymousRequestHasACap) {
   os::Fd big = memory(600'000);
   EXPECT_FALSE(ask(socket, put_request(1, 600'000), nullptr, big.get()).has_error());
   EXPECT_EQ(ask(socket, put_request(2, 600'000), nullptr, big.get()).error().code(), v1::TOO_LARGE);
+}
+
+TEST_F(StoreServer, APeerThatStopsInMidMessageOrDoesNotReadDelaysNobody) {
+  os::Fd good = connect(), stops = connect(), deaf = connect();
+  ask(good, bind(kAlice));
+  ask(deaf, bind(kBob));
+  v1::StoreRequest swap;
+  swap.mutable_swap()->set_entry_id(id(7).data(), 32);
+  swap.mutable_swap()->set_value(std::string(kMaxManifestBytes, 'v'));
+  ASSERT_FALSE(ask(deaf, swap).has_error());
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(os::send_message(deaf.get(), get_request(7), Deadline::in_ms(1000)));
+  uint8_t half[] = {0, 0};
+  ASSERT_TRUE(os::write_all(stops.get(), half, Deadline::in_ms(100)));
+  usleep(50'000);  // both are being waited for
+  EXPECT_EQ(ask(good, get_request(1)).error().code(), v1::NOT_FOUND);
+  // Were they served one after the other, those two would have been given up by now.
+  pollfd ended[] = {{stops.get(), POLLIN, 0}, {deaf.get(), POLLRDHUP, 0}};
+  EXPECT_EQ(poll(ended, 2, 0), 0);
 }
 
 TEST_F(StoreServer, RubbishEndsItsConnectionAlone) {
