@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 from cryptography.exceptions import InvalidTag
@@ -176,6 +177,24 @@ def test_a_store_that_hangs_delays_little_and_harms_nothing(place, client):
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
     assert cold["cached"] == 0 and cold["text"] == warm["text"]
+
+
+def complete(place, messages):
+    body = {"model": place.model, "messages": messages, "max_tokens": 16, "temperature": 0}
+    request = urllib.request.Request(place.url + "/v1/chat/completions", data=json.dumps(body).encode(), headers={"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def test_an_application_that_resends_its_history_profits_without_knowing(place, client):
+    """Through the proxy, whose own table finds the turn key."""
+    first = complete(place, FIRST)
+    assert first["usage"].get("prompt_tokens_details", {}).get("cached_tokens", 0) == 0
+    messages = FIRST + [first["choices"][0]["message"], {"role": "user", "content": "And then?"}]
+    time.sleep(1)  # the first turn is being kept
+    second = complete(place, messages)
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= 96
+    assert client.ask(messages)["text"].startswith(second["choices"][0]["message"]["content"])
 
 
 # ---- what lies in the store, and whoever can write it ----
