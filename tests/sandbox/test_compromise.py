@@ -52,7 +52,7 @@ class Field:
         own = {"cb_jobhelper": {"cb_jobhelper", "tie_cloud_app", "wsd-decap"}, "tie-cloud-app": {"tie_cloud_app", "runtime", "kvxfer"},
                "afm-runtime": {"runtime", "probe", "kvxfer", "owner"},
                "cloudboardd": {"cloudboard-control", "cb_jobhelper", "wsd-authorize", "wsd-claims", "cache"}}[victim]
-        sockets = {name: self.node.socket(name) for name in ("owner", "kps", "wsd-decap", "wsd-authorize", "wsd-claims", "controller", "gpuhealth",
+        sockets = {name: self.node.socket(name) for name in ("owner", "kps", "wsd-decap", "wsd-authorize", "wsd-claims", "wsd-operator", "controller", "gpuhealth",
                                                               "cloudboard-control", "cb_jobhelper", "tie_cloud_app", "cache")}
         sockets |= {name: self.node.model_socket(name) for name in ("runtime", "probe", "kvxfer")}
         return {

@@ -55,7 +55,8 @@ Result<void> KeyKeeper::make_missing(int64_t now_ms, int64_t wall_ms) {
     if (newest) wanted = newest->claims;
     wanted.model_ids = current.model_ids();
     wanted.prompt_digests = current.prompt_digests;
-    const bool stale = !newest || now_ms >= newest->rotate_at_ms || attestation::key_id(wanted) != newest->id;
+    const bool stale =
+        !newest || shall_rotate(kem) || now_ms >= newest->rotate_at_ms || attestation::key_id(wanted) != newest->id;
     if (!stale) continue;
     auto made = make_key(kem, now_ms, wall_ms);
     if (!made) {
@@ -64,6 +65,7 @@ Result<void> KeyKeeper::make_missing(int64_t now_ms, int64_t wall_ms) {
       next_make_ms_ = now_ms + make_backoff_ms_;
       return made;
     }
+    has_rotated(kem);
   }
   make_backoff_ms_ = 0;
   return {};
@@ -119,6 +121,21 @@ void KeyKeeper::destroy_strangers() {
 void KeyKeeper::forget_all() {
   ring_.destroy_all();
   next_make_ms_ = 0;
+}
+
+void KeyKeeper::rotate(crypto::KemId kem) {
+  std::lock_guard lock(mutex_);
+  if (std::find(to_rotate_.begin(), to_rotate_.end(), kem) == to_rotate_.end()) to_rotate_.push_back(kem);
+}
+
+bool KeyKeeper::shall_rotate(crypto::KemId kem) {
+  std::lock_guard lock(mutex_);
+  return std::find(to_rotate_.begin(), to_rotate_.end(), kem) != to_rotate_.end();
+}
+
+void KeyKeeper::has_rotated(crypto::KemId kem) {
+  std::lock_guard lock(mutex_);
+  std::erase(to_rotate_, kem);
 }
 
 void KeyKeeper::set_facts(NodeFacts facts) {

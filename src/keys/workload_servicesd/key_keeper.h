@@ -37,11 +37,15 @@ class KeyKeeper {
   // A change makes new keys at the next step; requests sealed to the old ones are still served.
   void set_facts(NodeFacts facts);
   NodeFacts facts() const;
+  // A fresh key of this suite at the next step, though the newest is still young (an operator asks).
+  void rotate(crypto::KemId kem);
   // Revokes one key (its replay record was lost, or an operator asks).
   void revoke(const crypto::Digest& key_id);
 
  private:
   Result<void> beat(int64_t now_ms);
+  bool shall_rotate(crypto::KemId kem);
+  void has_rotated(crypto::KemId kem);
   Result<void> make_missing(int64_t now_ms, int64_t wall_ms);
   Result<void> make_key(crypto::KemId kem, int64_t now_ms, int64_t wall_ms);
   void reap(int64_t now_ms);
@@ -54,8 +58,9 @@ class KeyKeeper {
   const std::vector<crypto::KemId> kems_;
   const KeeperTimes times_;
   mutable std::mutex mutex_;
-  NodeFacts facts_;                      // guarded by mutex_
-  std::vector<std::string> to_destroy_;  // guarded by mutex_; UUIDs that key_protectiond shall forget
+  NodeFacts facts_;                       // guarded by mutex_
+  std::vector<crypto::KemId> to_rotate_;  // guarded by mutex_
+  std::vector<std::string> to_destroy_;   // guarded by mutex_; UUIDs that key_protectiond shall forget
   std::string boot_id_;
   int64_t next_beat_ms_ = 0, next_reap_ms_ = 0, next_make_ms_ = 0;
   int64_t beat_backoff_ms_ = 0, make_backoff_ms_ = 0;

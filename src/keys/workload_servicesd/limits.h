@@ -17,6 +17,8 @@ constexpr size_t kMaxRequestFrameBytes = 4096;  // the largest is a decapsulatio
 constexpr size_t kMaxDecapConnections = 256;
 constexpr size_t kMaxAuthorizeConnections = 8;
 constexpr size_t kMaxClaimsConnections = 16;
+constexpr size_t kMaxOperatorConnections = 4;
+constexpr int64_t kGenerateWaitMs = 10'000;  // an operator who asked for a fresh key
 constexpr int64_t kFrameDeadlineMs = 5'000;  // from a frame's first byte to its last, and for the answer
 
 constexpr int64_t kKeyServiceTimeoutMs = 5'000;  // each call to key_protectiond

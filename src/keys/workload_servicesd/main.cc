@@ -10,6 +10,7 @@
 #include "keys/workload_servicesd/asset_watch.h"
 #include "keys/workload_servicesd/key_keeper.h"
 #include "keys/workload_servicesd/limits.h"
+#include "keys/workload_servicesd/operator_face.h"
 #include "keys/workload_servicesd/publisher.h"
 #include "keys/workload_servicesd/request_desk.h"
 #include "os/log.h"
@@ -22,14 +23,14 @@ using namespace tie;
 
 struct Flags {
   std::string decap_socket, authorize_socket, claims_socket, kps_socket, control_socket, release_manifest, assets,
-      tokens, tpm, measurements;
+      tokens, tpm, measurements, operator_socket;
   std::vector<std::string> suites = {"xwing"};
   wsd::KeeperTimes times;
   int64_t ticket_ttl_ms = wsd::kTicketTtlMs;
   size_t max_requests_per_key = wsd::kMaxSeenPerKey;
   std::string kps_address;
   keys::TlsIdentity kps_tls;
-  std::optional<uint32_t> decap_peer_uid, authorize_peer_uid;
+  std::optional<uint32_t> decap_peer_uid, authorize_peer_uid, operator_uid;
 };
 
 std::vector<crypto::KemId> kems_of(const std::vector<std::string>& suites) {
@@ -121,6 +122,17 @@ Result<void> serve(const Flags& flags) {
                                     on(wsd::serve_decap)));
   TIE_TRY(const auto claims, keys::FramedServer::start(flags.claims_socket, {wsd::kMaxClaimsConnections, std::nullopt},
                                                        on(wsd::serve_claims)));
+  wsd::OperatorFace face({kems_of(flags.suites), tpm != nullptr ? "tpm" : "software", wsd::hidden_memory_available(),
+                          flags.times.lifetime_ms, flags.times.grace_ms},
+                         ring,
+                         {[&keeper](crypto::KemId kem) { keeper.rotate(kem); },
+                          [&keeper](const crypto::Digest& id) { keeper.revoke(id); }});
+  std::unique_ptr<keys::FramedServer> operators;
+  if (!flags.operator_socket.empty()) {
+    TIE_TRY(operators, keys::FramedServer::start(
+                           flags.operator_socket, {wsd::kMaxOperatorConnections, std::nullopt},
+                           [&](int socket) { return wsd::serve_operator(face, flags.operator_uid, socket); }));
+  }
   wsd::Publisher publisher(flags.control_socket, ring, [&keeper](const crypto::Digest& id) { keeper.revoke(id); });
   std::thread publishing([&publisher] { publisher.run(); });
   TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
@@ -157,6 +169,8 @@ void add_options(CLI::App& app, Flags& flags) {
   auto* log = app.add_option("--measurements", flags.measurements, "file in memory with the log of what was measured");
   app.add_option("--tpm", flags.tpm, "device or socket of a TPM 2.0: evidence is of kind tpm, not software")
       ->needs(log);
+  app.add_option("--operator-socket", flags.operator_socket, "wsd-operator.sock to serve: HTTP/JSON for operators");
+  app.add_option("--operator-uid", flags.operator_uid, "only this user and root may make and destroy keys there");
   app.add_option("--decap-peer-uid", flags.decap_peer_uid,
                  "only this user may decapsulate (where the helpers have a user of their own)");
   app.add_option("--authorize-peer-uid", flags.authorize_peer_uid, "only this user may register tickets");

@@ -67,8 +67,8 @@ TEST(Edges, TicketsAndDecapsulationAreNeverInOneHand) {
 TEST(Edges, RequestProcessesReachNeitherKeysNorOwnerNorOperatorSockets) {
   for (const char* process : {"cb_jobhelper", "tie-cloud-app"}) {
     EXPECT_TRUE(find_process(process)->serves.empty());
-    for (const char* forbidden :
-         {"kps", "owner", "controller", "cloudboard-control", "wsd-authorize", "wsd-claims", "probe", "gpuhealth"})
+    for (const char* forbidden : {"kps", "owner", "controller", "cloudboard-control", "wsd-authorize", "wsd-claims",
+                                  "wsd-operator", "probe", "gpuhealth"})
       EXPECT_FALSE(names(find_process(process)->connects).contains(forbidden)) << process << " -> " << forbidden;
   }
   EXPECT_TRUE(find_process("key_protectiond")->connects.empty());
