@@ -194,6 +194,20 @@ def test_a_stopped_daemon_hangs_nobody_for_ever(place, before, daemon):
     check(load, place)
 
 
+def test_a_runtime_that_stays_stopped_is_replaced(place, before):
+    wait_ready(place)
+    (stopped,) = pids_of(place, "afm-runtime")
+    with Load(place, clients=2) as load:
+        os.kill(stopped, signal.SIGSTOP)
+        limit = time.monotonic() + READY_S
+        while stopped in pids_of(place, "afm-runtime"):
+            assert time.monotonic() < limit, node_words(place, "status").stdout
+            time.sleep(0.1)
+        wait_ready(place)
+        time.sleep(1)
+    check(load, place)
+
+
 def test_nothing_has_leaked(place, before):
     wait_ready(place)
     limit = time.monotonic() + 20
