@@ -53,6 +53,15 @@ def test_a_client_that_pins_the_tpm_is_answered_and_told_so(node, tmp_path):
     assert '"verification": "tpm;' in done.stdout.replace('":"', '": "'), done.stdout
 
 
+def test_the_doctor_judges_a_nodes_evidence_check_by_check(node, tmp_path):
+    key = tpm_key(node, tmp_path)
+    good = node.tie("doctor", "--node", node.node, "--policy", policy_for(node, tmp_path, f'tpm_keys = ["{key}"]'))
+    assert "the TPM measured this release, these models and these prompts" in good.stdout
+    assert "MISSING   evidence" not in good.stdout
+    bad = node.tie("doctor", "--node", node.node, "--policy", policy_for(node, tmp_path, f'tpm_keys = ["{key}"]', f'tpm_pcrs = ["0:{"1" * 64}"]'))
+    assert bad.stdout.count("another value in PCR 0 than the policy pins") == 2, bad.stdout
+
+
 def test_without_the_pin_nothing_is_sent(node, tmp_path):
     policy_for(node, tmp_path)
     done = node.tie("ask", "Say hello.", "--max-tokens", "4")

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "client/session/session.h"
 #include "os/process.h"
 #include "supervision/launcher/doctor.h"
 #include "supervision/launcher/node_runner.h"
@@ -230,15 +231,43 @@ int status_command(const std::vector<std::string>& arguments) {
   return text.find("\"node_ready\":true") != std::string::npos ? 0 : 3;
 }
 
+namespace {
+
+// What a client with this policy sees of a node's evidence: a finding for each check, in the verifier's words.
+std::vector<launcher::Finding> examine_evidence(const std::string& node, const std::string& policy) {
+  const auto missing = [](const std::string& found) {
+    return launcher::Finding{"evidence", launcher::Verdict::kMissing, found, "clients with this policy refuse the node",
+                             ""};
+  };
+  client::SessionOptions options;
+  options.node = node;
+  options.policy_path = policy;
+  auto session = client::Session::open(std::move(options));
+  if (!session) return {missing(session.error().message)};
+  auto seen = (*session)->inspect();
+  if (!seen) return {missing(seen.error().message)};
+  std::vector<launcher::Finding> out;
+  for (const client::VerdictLine& line : seen->verdict)
+    out.push_back(line.passed ? launcher::Finding{"evidence", launcher::Verdict::kOk, line.text, "", ""}
+                              : missing(line.text));
+  return out;
+}
+
+}  // namespace
+
 int doctor_command(const std::vector<std::string>& arguments) {
   CLI::App app{"Explains which guarantees this machine can give, and how to get the missing ones", "tie doctor"};
   bool json = false, strict = false;
-  std::string run_dir;
+  std::string run_dir, node, policy;
   app.add_flag("--json", json, "for programs");
+  app.add_option("--node", node, "HOST:PORT: also judge this node's evidence, check by check");
+  app.add_option("--policy", policy, "the client's policy for --node (default: as for `tie ask`)");
   app.add_flag("--strict", strict, "exit with 1 when any guarantee is missing");
   app.add_option("--run-dir", run_dir, "the run directory that would be used");
   if (auto code = parse(app, arguments)) return *code;
   auto findings = launcher::examine_machine(run_dir);
+  if (!node.empty())
+    for (launcher::Finding& finding : examine_evidence(node, policy)) findings.push_back(std::move(finding));
   std::fputs((json ? launcher::findings_as_json(findings) : launcher::findings_as_text(findings)).c_str(), stdout);
   bool blocking = launcher::any(findings, launcher::Verdict::kBlocking),
        missing = launcher::any(findings, launcher::Verdict::kMissing);
