@@ -20,5 +20,6 @@ done
 install -m 644 "$here/sysusers.d/tie.conf" "$root/usr/lib/sysusers.d/tie.conf"
 install -m 644 "$here/tmpfiles.d/tie.conf" "$root/usr/lib/tmpfiles.d/tie.conf"
 install -m 644 "$here/supervisord/afm-runtime.conf" "$root/usr/lib/tie/supervisord/afm-runtime.conf"
+install -m 644 "$here/supervisord/supervise.py" "$root/usr/lib/tie/supervisord/supervise.py"
 install -m 755 "$here/supervisord/critical-process" "$here/supervisord/container" "$root/usr/lib/tie/supervisord/"
 install -m 755 "$here/tie-stage-assets" "$root/usr/libexec/tie/tie-stage-assets"
