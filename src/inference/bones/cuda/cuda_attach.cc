@@ -18,7 +18,8 @@ const ModelConfig& CudaModel::config() const {
   return state_->config;
 }
 uint32_t CudaModel::captured_graphs() const {
-  return static_cast<uint32_t>(state_->graphs.size());
+  return static_cast<uint32_t>(
+      std::count_if(state_->graphs.begin(), state_->graphs.end(), [](const auto& g) { return g.second.captured(); }));
 }
 uint64_t CudaModel::graph_launches() const {
   return state_->launches;

@@ -219,11 +219,13 @@ Result<void> CudaModel::State::step(const Batch& batch, const DeviceKvPool& kv, 
   const auto* end = reinterpret_cast<const uint8_t*>(host.tables + uint64_t{s.sequences} * s.table_stride);
   TIE_CHECK_OK(launcher->copy_in(batch_memory.at(), host_batch.data(), static_cast<size_t>(end - host_batch.data())));
   if (!s.decode || !options.graphs) return enqueue(s, kv);
-  auto found = graphs.find(s.key(kv.base));
-  if (found == graphs.end()) {
-    if (graphs.size() >= kMaxGraphs) graphs.clear();
-    TIE_TRY(Graph graph, launcher->capture([&] { return enqueue(s, kv); }));
-    found = graphs.emplace(s.key(kv.base), std::move(graph)).first;
+  // A shape that is new runs as it is, which also loads its kernels (a capture may not); the second time it is
+  // captured.
+  if (graphs.size() >= kMaxGraphs && !graphs.contains(s.key(kv.base))) graphs.clear();
+  auto [found, fresh] = graphs.try_emplace(s.key(kv.base));
+  if (fresh) return enqueue(s, kv);
+  if (!found->second.captured()) {
+    TIE_TRY(found->second, launcher->capture([&] { return enqueue(s, kv); }));
   }
   ++launches;
   return launcher->replay(found->second);

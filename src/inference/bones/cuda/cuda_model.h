@@ -1,10 +1,10 @@
 // The GPU back end: runs a whole model through the kernels of kernels/cuda. Attaches weights that lie in GPU memory
 // (its own or another process's), owns the workspace, the stream and the captured graphs. Up to four rows take the
 // path of fused matrix-vector products, more take tensor cores; a batch in which every sequence has one row is decode,
-// captured once for its shape as a CUDA graph and replayed. Between the copy of the batch to the GPU and the arrival
-// of logits nothing waits. Threads: one at a time. One rank; pipelines and NCCL are not here.
-// Numbers: products of more than four rows round activations to bf16; unlike the CPU's kernels, results are equal for
-// equal shapes of batch, not across shapes.
+// captured as a CUDA graph when its shape comes for the second time and replayed from then on. Between the copy of the
+// batch to the GPU and the arrival of logits nothing waits. Threads: one at a time. One rank; pipelines and NCCL are
+// not here. Numbers: products of more than four rows round activations to bf16; unlike the CPU's kernels, results are
+// equal for equal shapes of batch, not across shapes.
 #pragma once
 #include <map>
 #include <memory>

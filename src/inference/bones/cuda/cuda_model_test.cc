@@ -158,14 +158,14 @@ TEST_P(Families, RunOnQuantisedWeights) {
 
 INSTANTIATE_TEST_SUITE_P(All, Families, ::testing::Values("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"));
 
-TEST(CudaModel, CapturesADecodeStepOnceAndReplaysIt) {
+TEST(CudaModel, CapturesADecodeStepWhenItsShapeReturnsAndReplaysIt) {
   const Bytes file = testing::tiny_model(tiny("qwen3", TensorType::kQ4_0));
   const auto tokens = random_tokens(8);
   auto captured = GpuModel::load(file, true), plain = GpuModel::load(file, false);
   ASSERT_TRUE(captured && plain);
   EXPECT_EQ(captured->evaluate(tokens, 1).value(), plain->evaluate(tokens, 1).value());
   EXPECT_EQ(captured->model->captured_graphs(), 1u);
-  EXPECT_EQ(captured->model->graph_launches(), 8u);
+  EXPECT_EQ(captured->model->graph_launches(), 7u);
   EXPECT_EQ(plain->model->captured_graphs(), 0u);
 }
 

@@ -22,6 +22,7 @@ class Graph {
   Graph(Graph&& other) noexcept;
   Graph& operator=(Graph&& other) noexcept;
   ~Graph();
+  bool captured() const { return executable_ != nullptr; }
 
  private:
   friend class Launcher;

@@ -66,6 +66,8 @@ TestMatrix test_matrix(TensorType type, uint32_t n, uint32_t k) {
   o.weights = type;
   o.embedding = TensorType::kF32;
   o.n_embd = k;
+  o.n_heads = 8;  // K quantisations come in blocks of 256
+  o.head_dim = 32;
   o.n_ff = (n + 255) / 256 * 256;
   const Bytes file = testing::tiny_model(o);
   const auto gguf = *model_files::Gguf::parse(file);
@@ -88,8 +90,11 @@ TestMatrix test_matrix(TensorType type, uint32_t n, uint32_t k) {
       }
       const QuantBlock block = read_block(type, row, i / 32);
       const int offset = out.format == Format::kQ6 ? 32 : out.format == Format::kQ8 ? 128 : 0;
-      out.w.push_back(double{block.scale[i % 32 / 16]} * (block.code[i % 32] - offset) +
-                      (out.format == Format::kQ6 || out.format == Format::kQ8 ? 0.0f : block.minimum));
+      // K quantisations multiply two scales; the planes keep the product as f16.
+      const double scale = half_value(half_bits(block.scale[i % 32 / 16])),
+                   minimum = half_value(half_bits(block.minimum));
+      const bool has_minimum = out.format == Format::kQ4 || out.format == Format::kQ5;
+      out.w.push_back(scale * (block.code[i % 32] - offset) + (has_minimum ? minimum : 0.0));
     }
   }
   out.matrix = matrix_at(out.format, n, k, out.planes.data());

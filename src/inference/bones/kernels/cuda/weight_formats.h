@@ -1,5 +1,6 @@
 // How weights lie in GPU memory: row after row, blocks of 32 inputs; codes, high bits and scales in planes of their
-// own so that a warp reads each as one run. Written by pack_weights.cc, read by the products.
+// own so that a warp reads each as one run. Written by pack_weights.cc, read by the products. Scales
+// of K quantisations, a product of two, are rounded to f16 (2^-11 of themselves).
 //   kF32, kF16, kBf16: values.                     kQ8: 32 int8; f16 scale.               w = scale * code
 //   kQ4: 16 bytes of nibbles (low: inputs 0-15, high: 16-31); f16 scale, f16 minimum.     w = scale * code + minimum
 //   kQ5: the same, and a word with bit 4 of each code.
