@@ -428,10 +428,11 @@ TEST(CudaKernels, MasksAndRanksLogits) {
     for (uint32_t i = 0; i < n; ++i) {
       const bool allowed = row == 0 ? i >= 4 : i / 32 != 4;
       const float v = capped[row * stride + i];
-      if (!allowed)
+      if (!allowed) {
         ASSERT_EQ(v, -INFINITY);
-      else if (!(row == 0 && i == 3))
+      } else if (row != 0 || i != 3) {
         ASSERT_NEAR(v, 30 * std::tanh(logits[row * stride + i] / 30), 1e-4);
+      }
     }
   std::vector<uint32_t> ids(2 * k);
   std::vector<float> values(2 * k);
