@@ -202,9 +202,10 @@ int main(int argc, char** argv) {
   app.add_option("--model", flags.model, "name of the served model")->required();
   app.add_option("--socket", flags.socket, "runtime.sock to serve")->required();
   auto* owner = app.add_option("--owner-socket", flags.owner_socket, "owner.sock of tie-model-owner");
-  auto* weights = app.add_option("--kvxfer-socket", flags.kvxfer_socket,
-                                 "kvxfer.sock to serve; without it nothing is taken over between turns");
-  app.add_option("--weights", flags.weights, "instead of an owner: a packed weights image")->excludes(owner);
+  app.add_option("--kvxfer-socket", flags.kvxfer_socket,
+                 "kvxfer.sock to serve; without it nothing is taken over between turns");
+  auto* weights =
+      app.add_option("--weights", flags.weights, "instead of an owner: a packed weights image")->excludes(owner);
   app.add_option("--tokenizer", flags.tokenizer, "with --weights: the vocabulary image")->needs(weights);
   app.add_option("--threads", flags.threads, "compute threads (default: one for each CPU)")->check(CLI::Range(1, 256));
   app.add_option("--max-batch", flags.max_batch, "most sequences computed at once")->check(CLI::Range(1, 1024));
