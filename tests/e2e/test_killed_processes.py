@@ -21,7 +21,7 @@ def test_a_kill_in_mid_answer_is_heard_and_healed(client, node, program):
         pytest.skip("the node's run directory is not known: TIE_E2E_RUN_DIR")
     before = node.processes(program)
     assert before
-    stream = ask(client, node.model, stream=True, max_tokens=1500)
+    stream = ask(client, node.model, stream=True, max_tokens=1500, extra_body={"ignore_eos": True})
     pieces = [next(iter(stream)) for _ in range(5)]
     assert pieces
     for pid in node.processes(program):

@@ -79,7 +79,7 @@ def test_run_tools_calls_the_function(structured):
 def test_run_tools_streams_the_arguments(structured):
     assert structured["called_streaming"] == structured["called"]
     assert structured["streamed_roles"] == ["user", "assistant", "tool"]
-    assert structured["argument_pieces"] > 3
+    assert structured["argument_pieces"] > 1
 
 
 def test_a_schema_that_cannot_be_enforced_is_refused(structured):
