@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -138,6 +139,7 @@ class Daemon : public Spending {
   void start() {
     pid_ = ::fork();
     if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       ::execl(TIE_BINARY_DIR "/bin/token_spentd", "token_spentd", "--socket", socket_.c_str(), "--tokens",
               (folder_ + "/tokens").c_str(), "--state-dir", state_.c_str(), nullptr);
       ::_exit(127);

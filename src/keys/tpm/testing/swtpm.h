@@ -1,6 +1,7 @@
 // For tests: a TPM emulator of its own (Debian's swtpm) on a unix socket, without state on disk beyond its folder.
 #pragma once
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,6 +37,7 @@ class Swtpm {
     std::filesystem::remove(socket());
     pid_ = ::fork();
     if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that crashes leaves nothing behind
       ::execl("/usr/bin/swtpm", "swtpm", "socket", "--tpm2", "--tpmstate", ("dir=" + folder_).c_str(), "--server",
               ("type=unixio,path=" + socket()).c_str(), "--flags", "startup-clear,not-need-init", nullptr);
       ::_exit(127);
