@@ -244,7 +244,10 @@ TEST_F(ProbeTest, ARecycleDrainsTheRuntimeAndEndsTheProbe) {
 }
 
 TEST_F(ProbeTest, ARuntimeThatDoesNotDrainIsKilledAtTheLimit) {
-  ::kill(child_, SIGSTOP);  // SIGTERM stays pending
+  ::kill(child_, SIGSTOP);  // SIGTERM stays pending, once it has stopped
+  int stopped = 0;
+  ASSERT_EQ(::waitpid(child_, &stopped, WUNTRACED), child_);
+  ASSERT_TRUE(WIFSTOPPED(stopped));
   start_runtime();
   start_probe();
   ASSERT_TRUE(becomes(State::kReady));
