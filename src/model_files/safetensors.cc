@@ -50,15 +50,15 @@ Result<Range> range_of(const std::string& name, const nlohmann::json& entry) {
 
 // Everything but the data view; checks that the byte range is as long as type and shape demand.
 Result<SafetensorsTensor> read_entry(const std::string& name, const nlohmann::json& entry, const Range& range) {
-  if (!entry["dtype"].is_string()) return corrupt(name, "has no dtype");
-  const auto type = type_of(entry["dtype"].get<std::string>());
+  const auto dtype = entry.find("dtype"), shape = entry.find("shape");
+  if (dtype == entry.end() || !dtype->is_string()) return corrupt(name, "has no dtype");
+  if (shape == entry.end() || !shape->is_array()) return corrupt(name, "has no shape");
+  const auto type = type_of(dtype->get<std::string>());
   if (!type) return fail(Code::kUnsupportedFeature, fmt::format("tensor {} has an unknown dtype", name.substr(0, 80)));
   SafetensorsTensor tensor{name, *type, {}, {}};
-  const nlohmann::json& shape = entry["shape"];
-  if (!shape.is_array()) return corrupt(name, "has no shape");
-  if (shape.size() > kMaxDims) return corrupt(name, "has more than 8 dimensions");
+  if (shape->size() > kMaxDims) return corrupt(name, "has more than 8 dimensions");
   uint64_t bytes = kTypes[static_cast<size_t>(*type)].bytes;
-  for (const auto& dim : shape) {
+  for (const auto& dim : *shape) {
     if (!dim.is_number_unsigned()) return corrupt(name, "has a dimension that is no whole number");
     tensor.shape.push_back(dim.get<uint64_t>());
     if (__builtin_mul_overflow(bytes, tensor.shape.back(), &bytes)) return corrupt(name, "has a size that overflows");

@@ -88,6 +88,9 @@ TEST(Safetensors, NamesTheReasonOfARefusal) {
   EXPECT_NE(refusal("{" + a + "," + a + "}", 8).find("twice"), std::string::npos);
   EXPECT_NE(refusal("{" + a + "}", 9).find("belong to no tensor"), std::string::npos);
   EXPECT_NE(refusal("{" + a + "}", 7).find("ends after the file"), std::string::npos);
+  EXPECT_NE(refusal(R"({"a":{"shape":[2],"data_offsets":[0,8]}})", 8).find("no dtype"), std::string::npos);
+  EXPECT_NE(refusal(R"({"a":{"dtype":"F32","data_offsets":[0,8]}})", 8).find("no shape"), std::string::npos);
+  EXPECT_NE(refusal(R"({"a":{"dtype":"F32","shape":[2]}})", 8).find("data_offsets"), std::string::npos);
   EXPECT_NE(refusal(R"({"a":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}})", 1).find("unknown dtype"),
             std::string::npos);
   EXPECT_NE(refusal("{" + a + R"(,"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})", 12).find("does not start"),
