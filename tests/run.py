@@ -1,7 +1,7 @@
 """Runs the test suites and adds up what they say. Called by `./dev test`; needs a built tree and the Python environment of `./dev deps --tests`.
 
 Suites: unit (GoogleTest programs), asan (the same, sanitized), rust (cargo test), rules (house rules, link rules), integration, sandbox, e2e, golden
-(pytest), fuzz (each target for a few seconds); by name only: supervision (faults under load), systemd (boots the Debian package), leaks (timing between users, sizes on the wire). The last line is `N passed, N failed, N skipped`; before it, what was skipped and why.
+(pytest), supervision (faults and recycles under load, the search for what requests left, signed assets, metrics), fuzz (each target for a few seconds); by name only: systemd (boots the Debian package), leaks (timing between users, sizes on the wire). The last line is `N passed, N failed, N skipped`; before it, what was skipped and why.
 TIE_REQUIRE_ALL=1 makes a skip a failure.
 """
 import argparse
@@ -16,8 +16,8 @@ import time
 import xml.etree.ElementTree as ET
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SUITES = ["rules", "unit", "rust", "integration", "sandbox", "golden", "e2e", "fuzz"]
-EXTRA_SUITES = ["asan", "supervision", "systemd", "leaks"]  # by name only: minutes of faults under load; a boot of the Debian package; timing and size measurements
+SUITES = ["rules", "unit", "rust", "integration", "sandbox", "golden", "e2e", "supervision", "fuzz"]
+EXTRA_SUITES = ["asan", "systemd", "leaks"]  # by name only: a boot of the Debian package; timing and size measurements
 PROGRAM_LIMIT_S = 900
 FUZZ_SECONDS = 5
 # The daemons are not dumpable, so the leak checker, which traces its own process, fails in them.
