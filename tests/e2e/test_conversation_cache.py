@@ -125,7 +125,7 @@ def test_concurrent_branches_do_not_mix(place, client):
     try:
         for _ in range(3):
             for other, messages in zip(others, (one, two)):
-                other.process.stdin.write(json.dumps({"messages": messages, "read": KEY, "write": KEY, "max_tokens": 24, "ignore_eos": True}) + "\n")
+                other.process.stdin.write(json.dumps({"messages": messages, "read": KEY, "write": KEY, "max_tokens": 16, "ignore_eos": True}) + "\n")
                 other.process.stdin.flush()
             answers = [json.loads(other.process.stdout.readline()) for other in others]
             assert [a["text"] for a in answers] == cold

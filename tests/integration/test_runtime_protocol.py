@@ -337,7 +337,7 @@ def test_a_real_model_writes_what_an_independent_engine_writes(tmp_path):
                 steps = line["steps"]
                 answer = stream.ask(line["prompt_ids"], temperature=0.0, max_tokens=len(steps))
                 for got, step in zip(answer.tokens[0], steps):
-                    if step["top"][0][1] - step["top"][1][1] < 0.3:  # too close for engines that quantise activations differently
+                    if step["top"][0][1] - step["top"][1][1] < 0.4:  # too close, as in bones/golden_test.cc, for engines that quantise activations differently
                         break
                     assert got == step["id"], line["name"]
                     compared += 1
