@@ -47,6 +47,6 @@ void add_node_facts_commands(CLI::App& app, int& exit_code);  // keys, models
 void add_policy_commands(CLI::App& app, int& exit_code);      // policy show, pin
 void add_proxy_command(CLI::App& app, int& exit_code);
 void add_issuer_commands(CLI::App& app, int& exit_code);  // issuer init, key, credential, serve
-void add_model_commands(CLI::App& app, int& exit_code);  // model add, list, remove, verify
+void add_model_commands(CLI::App& app, int& exit_code);   // model add, list, remove, verify
 
 }  // namespace tie::cli

@@ -1,8 +1,8 @@
 // How keys and values lie in the paged cache, and the view of the memory that the engine owns.
 // A block holds `block_tokens` tokens of *all* layers in one contiguous record, so export, import, copy-on-write and
 // zeroing of a block are each one flat copy of block_bytes(). Inside: [layer][kv head] { K: [token / 16][head_dim /
-// 2][16 tokens][2], V: [token][head_dim] }, keys already rotated. Plain data, no threads; the engine allocates 64-byte-aligned
-// memory (huge pages if it can) and hands out block numbers.
+// 2][16 tokens][2], V: [token][head_dim] }, keys already rotated. Plain data, no threads; the engine allocates
+// 64-byte-aligned memory (huge pages if it can) and hands out block numbers.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace tie::bones {
 
 enum class KvType : uint32_t { kF16 = 1, kBf16 = 2 };
 
-inline constexpr uint32_t kKvVersion = 2;        // of the order of elements
+inline constexpr uint32_t kKvVersion = 2;       // of the order of elements
 inline constexpr uint32_t kKvGroupTokens = 16;  // tokens that share a key line; block_tokens is a multiple of it
 
 struct KvLayout {

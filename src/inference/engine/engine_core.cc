@@ -30,8 +30,8 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(ForwardModel& model, Toke
   const auto shared = model.kv_memory();
   const size_t kv_bytes = shared.empty() ? options.kv_bytes : std::min(options.kv_bytes, shared.size());
   TIE_TRY(auto kv,
-          KvBlockPool::create(layout, static_cast<uint32_t>(std::min<size_t>(kv_bytes / layout.block_bytes(), UINT32_MAX)),
-                              shared));
+          KvBlockPool::create(
+              layout, static_cast<uint32_t>(std::min<size_t>(kv_bytes / layout.block_bytes(), UINT32_MAX)), shared));
   auto capacity = uint64_t{kv.n_blocks()} * layout.block_tokens;
   auto context = static_cast<uint32_t>(std::min<uint64_t>(config.context_length, capacity));
   return std::unique_ptr<EngineCore>(

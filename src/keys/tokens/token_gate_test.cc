@@ -82,9 +82,9 @@ TEST_F(Gate, TheIssuerFileIsReadStrictly) {
   const std::string key = text.substr(text.find("key "));
   for (const std::string& bad :
        {std::string(), std::string("tie token issuer 2\n"), text + key, text + "name another\n", text + "what 1\n",
-        "tie token issuer 1\nname a b\n" + key, "tie token issuer 1\n" + key, std::string("tie token issuer 1\nname a\n"),
-        text.substr(0, text.size() - 4) + "x00\n", text.substr(0, text.size() - 5) + " 50\n",
-        std::string(kMaxIssuerFileBytes + 1, '#')})
+        "tie token issuer 1\nname a b\n" + key, "tie token issuer 1\n" + key,
+        std::string("tie token issuer 1\nname a\n"), text.substr(0, text.size() - 4) + "x00\n",
+        text.substr(0, text.size() - 5) + " 50\n", std::string(kMaxIssuerFileBytes + 1, '#')})
     EXPECT_FALSE(parse_issuer_file(bad)) << bad.substr(0, 40);
 }
 

@@ -176,7 +176,8 @@ TEST_P(Architectures, ALogitRowIsTheSameInAnyBatchAndAnyChunking) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Architectures, ::testing::Values("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3"));
+INSTANTIATE_TEST_SUITE_P(All, Architectures,
+                         ::testing::Values("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3"));
 
 TEST(Model, LogitsDoNotDependOnTheNumberOfThreads) {
   TinyModelOptions o;

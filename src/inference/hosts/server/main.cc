@@ -54,8 +54,8 @@ Result<LoadedModel> load(const Flags& flags, int stop_fd) {
   }
   uint32_t threads = flags.threads ? flags.threads : std::max(1u, std::min(std::thread::hardware_concurrency(), 256u));
   threads = std::max(1u, threads / out.memory.grid.count());  // the ranks share the CPUs
-  out.pool = std::make_unique<bones::ThreadPool>(bones::ThreadPoolOptions{
-      .n_threads = threads, .own_cpus = threads == std::thread::hardware_concurrency()});
+  out.pool = std::make_unique<bones::ThreadPool>(
+      bones::ThreadPoolOptions{.n_threads = threads, .own_cpus = threads == std::thread::hardware_concurrency()});
   bones::ModelOptions options{.pool = out.pool.get(),
                               .kernels = flags.kernels,
                               .max_batch_rows = flags.max_rows,
@@ -195,8 +195,7 @@ Result<void> run(const Flags& flags) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc > 1 && std::string_view(argv[1]) == runtime_host::kRankArgument)
-    return runtime_host::rank_main(argc, argv);
+  if (argc > 1 && std::string_view(argv[1]) == runtime_host::kRankArgument) return runtime_host::rank_main(argc, argv);
   Flags flags;
   CLI::App app{"The inference runtime of one model, behind Triton's gRPC interface on a unix socket."};
   app.add_option("--model", flags.model, "name of the served model")->required();
