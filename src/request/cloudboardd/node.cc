@@ -48,6 +48,12 @@ void Node::start(NodeListener listener) {
   tell_load();
 }
 
+Result<Admission::Slot> Node::admit() {
+  auto slot = admission_.enter();
+  if (!slot) outcomes_.count(outcome_of(slot.error().code, false, false));
+  return slot;
+}
+
 std::string Node::principal_of(std::string_view credential) const {
   if (credential.empty()) return {};
   SecretBytes mac = crypto::hkdf_extract(principal_key_.view(), {as_bytes(credential)});
@@ -56,7 +62,7 @@ std::string Node::principal_of(std::string_view credential) const {
 
 std::shared_ptr<Request> Node::begin_request(std::shared_ptr<ClientStream> stream, Admission::Slot slot,
                                              std::string principal) {
-  RequestServices services{loop_, keys_, pool_, authorizer_, config_.cache_socket};
+  RequestServices services{loop_, keys_, pool_, authorizer_, outcomes_, config_.cache_socket};
   auto request = std::make_shared<Request>(services, std::move(stream), std::move(slot), std::move(principal));
   requests_.push_back(request);
   request->begin();
@@ -102,17 +108,18 @@ void Node::update_health(const v1::UpdateHealthStatusRequest& request, HealthDon
   granted_ = request.max_requests();
   apply_state();
   if (granted_ > 0) {
-    v1::UpdateHealthStatusReply reply;
-    reply.set_in_flight(admission_.load().in_flight);
-    return done(reply);
+    return done(health_reply(admission_.load().in_flight));
   }
   drains_.push_back({monotonic_ms() + std::min<int64_t>(request.wait_ms(), kMaxDrainWaitMs),
-                     [done = std::move(done)](uint32_t left) mutable {
-                       v1::UpdateHealthStatusReply reply;
-                       reply.set_in_flight(left);
-                       done(reply);
-                     }});
+                     [this, done = std::move(done)](uint32_t left) mutable { done(health_reply(left)); }});
   finish_drains();
+}
+
+v1::UpdateHealthStatusReply Node::health_reply(uint32_t in_flight) const {
+  v1::UpdateHealthStatusReply reply;
+  reply.set_in_flight(in_flight);
+  outcomes_.fill(*reply.mutable_outcomes());
+  return reply;
 }
 
 void Node::drain(int64_t wait_ms, std::move_only_function<void(uint32_t)> done) {

@@ -33,7 +33,7 @@ class Node {
   void start(NodeListener listener);
 
   // Any thread: the first thing done for a request.
-  Result<Admission::Slot> admit() { return admission_.enter(); }
+  Result<Admission::Slot> admit();
   // Any thread. Empty for no credential; else a MAC under a key of this boot, so that the credential itself goes no
   // further.
   std::string principal_of(std::string_view credential) const;
@@ -69,6 +69,7 @@ class Node {
   void load_changed();  // any thread
   void apply_state();
   void tell_load();
+  v1::UpdateHealthStatusReply health_reply(uint32_t in_flight) const;
   void finish_drains();
 
   EventLoop& loop_;
@@ -79,6 +80,7 @@ class Node {
   std::atomic<bool> load_told_ = true;
   KeyBoard keys_;
   PairPool pool_;
+  OutcomeCounts outcomes_;
   Authorizer authorizer_;
   FramedCaller<v1::ClaimsRequest, v1::ClaimsReply> claims_;
   std::vector<std::weak_ptr<Request>> requests_;

@@ -40,6 +40,7 @@ struct NodeTest : ::testing::Test {
   std::unique_ptr<Node> node;
   std::thread thread;
   std::string session;
+  v1::RequestOutcomes outcomes_;
   bool serving = false;
 
   void SetUp() override {
@@ -81,10 +82,15 @@ struct NodeTest : ::testing::Test {
     std::promise<uint32_t> left;
     loop->post([&] {
       node->update_health(request, [&](Result<v1::UpdateHealthStatusReply> reply) {
+        if (reply) outcomes_ = reply->outcomes();
         left.set_value(reply ? reply->in_flight() : 9999);
       });
     });
     return left.get_future().get();
+  }
+  v1::RequestOutcomes outcomes() {
+    set_limit(4);
+    return outcomes_;
   }
   struct Call {
     std::shared_ptr<Recorder> client = std::make_shared<Recorder>();
@@ -185,6 +191,28 @@ TEST_F(NodeTest, AReplayIsRefusedEvenAfterTheFirstFailed) {
   Call second = begin();
   open(second, "enc-1");
   EXPECT_EQ(wait(second), Code::kReplayed);
+}
+
+TEST_F(NodeTest, TheControllerHearsHowRequestsEnded) {
+  Call done = begin();
+  open(done, "enc-1");
+  chunk(done, "all", true);
+  EXPECT_EQ(wait(done), Code::kOk);
+  Call replayed = begin();
+  open(replayed, "enc-1");
+  EXPECT_EQ(wait(replayed), Code::kReplayed);
+  Call gone = begin();
+  on_loop([&] { gone.request->on_client_gone(); });
+  EXPECT_EQ(wait(gone), Code::kCancelled);
+  ASSERT_TRUE(in_flight_becomes(0));
+  set_limit(0);
+  EXPECT_FALSE(node->admit().has_value());
+  v1::RequestOutcomes told = outcomes();
+  EXPECT_EQ(told.completed(), 1u);
+  EXPECT_EQ(told.refused_replay(), 1u);
+  EXPECT_EQ(told.refused_busy(), 1u);
+  EXPECT_EQ(told.cancelled(), 1u);
+  EXPECT_EQ(told.refused_key() + told.refused_request() + told.failed() + told.cut(), 0u);
 }
 
 TEST_F(NodeTest, AnUnknownKeyIsRefused) {

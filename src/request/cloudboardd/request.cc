@@ -209,6 +209,7 @@ void Request::check_deadlines(int64_t now_ms) {
 
 void Request::end(Error status, bool drop_queued) {
   ended_ = true;
+  services_.outcomes.count(outcome_of(status.code, order_.complete(), header_sent_));
   if (pool_ticket_ != 0) services_.pool.give_up(pool_ticket_);
   if (helper_) {
     if (status.code != Code::kOk && started_) {

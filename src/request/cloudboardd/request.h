@@ -12,6 +12,7 @@
 #include "request/cloudboardd/invoke_order.h"
 #include "request/cloudboardd/key_board.h"
 #include "request/cloudboardd/limits.h"
+#include "request/cloudboardd/outcomes.h"
 #include "request/cloudboardd/pair_pool.h"
 #include "wsd.pb.h"
 
@@ -25,6 +26,7 @@ struct RequestServices {
   KeyBoard& keys;
   PairPool& pool;
   Authorizer& authorizer;
+  OutcomeCounts& outcomes;
   const std::string& cache_socket;
 };
 

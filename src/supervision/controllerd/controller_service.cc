@@ -49,6 +49,17 @@ void add_component(v1::NodeStatus& out, std::string name, const char* state, std
   component.set_since_ms(static_cast<uint64_t>(std::max<int64_t>(since_ms, 0)));
 }
 
+void fill_outcomes(const RequestCounts& counts, v1::RequestOutcomes& out) {
+  out.set_completed(counts.completed);
+  out.set_refused_busy(counts.refused_busy);
+  out.set_refused_key(counts.refused_key);
+  out.set_refused_replay(counts.refused_replay);
+  out.set_refused_request(counts.refused_request);
+  out.set_failed(counts.failed);
+  out.set_cancelled(counts.cancelled);
+  out.set_cut(counts.cut);
+}
+
 }  // namespace
 
 void ControllerService::fill(const Core& core, v1::NodeStatus& out) const {
@@ -72,6 +83,7 @@ void ControllerService::fill(const Core& core, v1::NodeStatus& out) const {
     out.set_next_recycle_in_ms(static_cast<uint64_t>(std::max<int64_t>(core.next_recycle_at_ms() - now, 0)));
   out.set_last_recycle_ms(static_cast<uint64_t>(core.last_recycle_ms()));
   out.set_in_flight(core.in_flight());
+  fill_outcomes(core.request_counts(), *out.mutable_outcomes());
   out.set_max_requests(core.advertised_max_requests());
   out.set_drained_by_operator(core.drained_by_operator());
 }

@@ -68,10 +68,16 @@ struct RuntimeReport {
 struct Registration {
   bool registered;
 };
+// How requests ended since cloudboardd's start (proto/cloudboard_control.proto says what each is).
+struct RequestCounts {
+  uint64_t completed = 0, refused_busy = 0, refused_key = 0, refused_replay = 0, refused_request = 0;
+  uint64_t failed = 0, cancelled = 0, cut = 0;
+};
 struct Advertised {
   uint64_t op;
   bool ok;
   uint32_t in_flight;
+  RequestCounts counts = {};
 };  // answer to Advertise
 struct RecycleAnswered {
   uint64_t op;
@@ -155,6 +161,7 @@ class Core {
   bool recycling() const { return recycle_.has_value(); }
   bool drain_answered() const { return drain_answered_; }  // cloudboardd has answered the present busy state
   uint32_t in_flight() const { return in_flight_; }
+  const RequestCounts& request_counts() const { return counts_; }  // as last heard
   uint64_t recycle_count() const { return recycle_count_; }
   int64_t last_recycle_ms() const { return last_recycle_ms_; }
   int64_t next_recycle_at_ms() const { return next_recycle_at_ms_; }  // 0 = never
@@ -239,6 +246,7 @@ class Core {
   std::optional<Recycle> recycle_;
   bool drain_answered_ = false;
   uint32_t in_flight_ = 0;
+  RequestCounts counts_;
   std::string prewarmed_for_;  // the serving set whose pairs are warm
   uint64_t prewarm_op_ = 0;
   int64_t prewarm_deadline_ms_ = 0;

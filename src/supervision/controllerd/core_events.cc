@@ -60,7 +60,10 @@ void Core::hear(const Registration& e, int64_t now_ms) {
 
 void Core::hear(const Advertised& e, int64_t) {
   if (e.op != advertise_op_) return;
-  if (e.ok) in_flight_ = e.in_flight;
+  if (e.ok) {
+    in_flight_ = e.in_flight;
+    counts_ = e.counts;
+  }
   if (phase_ == Phase::kBusy) drain_answered_ = true;
 }
 

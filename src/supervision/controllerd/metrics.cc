@@ -16,6 +16,7 @@ constexpr std::string_view kComponents[] = {"runtime", "model-owner", "gpuhealth
 constexpr std::string_view kComponentStates[] = {
     "unreachable", "initializing", "ready",       "error",   "recycling",  "needs_warmup",  "unknown",
     "healthy",     "degraded",     "unavailable", "loading", "registered", "not registered"};
+constexpr std::string_view kRefusals[] = {"busy", "key", "replay", "request"};
 constexpr std::string_view kModelLabel = "model";
 
 struct LabelRule {
@@ -23,6 +24,7 @@ struct LabelRule {
   std::span<const std::string_view> values;  // empty for "model": the served names
 };
 constexpr LabelRule kNodeState[] = {{"state", kNodeStates}};
+constexpr LabelRule kRefusal[] = {{"reason", kRefusals}};
 constexpr LabelRule kComponentState[] = {{"component", kComponents}, {kModelLabel, {}}, {"state", kComponentStates}};
 constexpr LabelRule kComponent[] = {{"component", kComponents}, {kModelLabel, {}}};
 
@@ -36,6 +38,11 @@ constexpr Family kFamilies[] = {
     {"tie_node_drained", "gauge", "1 while the operator keeps the node out of service.", {}},
     {"tie_requests_in_flight", "gauge", "Requests being served.", {}},
     {"tie_requests_allowed", "gauge", "Requests that may be in flight; 0: take none here.", {}},
+    {"tie_requests_completed_total", "counter", "Requests answered to the final event.", {}},
+    {"tie_requests_refused_total", "counter", "Requests refused before an answer.", kRefusal},
+    {"tie_requests_failed_total", "counter", "Requests that the node lost before an answer began.", {}},
+    {"tie_requests_cut_total", "counter", "Answers that ended without their final event.", {}},
+    {"tie_requests_cancelled_total", "counter", "Requests whose client went away.", {}},
     {"tie_recycles_total", "counter", "Recycles of the runtimes.", {}},
     {"tie_last_recycle_seconds", "gauge", "From busy to ready, of the last recycle.", {}},
     {"tie_next_recycle_seconds", "gauge", "Until the next planned recycle; absent: none is planned.", {}},
@@ -52,6 +59,20 @@ std::string number(double value) {
   char text[32];
   std::snprintf(text, sizeof text, value == std::floor(value) && std::fabs(value) < 1e15 ? "%.0f" : "%.3f", value);
   return text;
+}
+
+void add_outcomes(MetricsPage& page, const v1::RequestOutcomes& outcomes) {
+  auto add = [&](std::string_view family, const MetricsPage::Labels& labels, uint64_t count) {
+    page.add(family, labels, static_cast<double>(count));
+  };
+  add("tie_requests_completed_total", {}, outcomes.completed());
+  add("tie_requests_refused_total", {{"reason", "busy"}}, outcomes.refused_busy());
+  add("tie_requests_refused_total", {{"reason", "key"}}, outcomes.refused_key());
+  add("tie_requests_refused_total", {{"reason", "replay"}}, outcomes.refused_replay());
+  add("tie_requests_refused_total", {{"reason", "request"}}, outcomes.refused_request());
+  add("tie_requests_failed_total", {}, outcomes.failed());
+  add("tie_requests_cut_total", {}, outcomes.cut());
+  add("tie_requests_cancelled_total", {}, outcomes.cancelled());
 }
 
 }  // namespace
@@ -101,6 +122,7 @@ std::string metrics_text(const v1::NodeStatus& status) {
   page.add("tie_node_drained", {}, status.drained_by_operator() ? 1 : 0);
   page.add("tie_requests_in_flight", {}, status.in_flight());
   page.add("tie_requests_allowed", {}, status.max_requests());
+  add_outcomes(page, status.outcomes());
   page.add("tie_recycles_total", {}, static_cast<double>(status.recycle_count()));
   if (status.recycle_count() > 0) page.add("tie_last_recycle_seconds", {}, seconds(status.last_recycle_ms()));
   if (status.next_recycle_in_ms() > 0) page.add("tie_next_recycle_seconds", {}, seconds(status.next_recycle_in_ms()));

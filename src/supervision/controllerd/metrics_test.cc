@@ -17,6 +17,14 @@ TEST(MetricsPage, WritesWhatIsOnTheListAsPrometheusReadsIt) {
   status.set_max_requests(32);
   status.set_recycle_count(2);
   status.set_last_recycle_ms(437);
+  status.mutable_outcomes()->set_completed(11);
+  status.mutable_outcomes()->set_refused_busy(1);
+  status.mutable_outcomes()->set_refused_key(2);
+  status.mutable_outcomes()->set_refused_replay(3);
+  status.mutable_outcomes()->set_refused_request(4);
+  status.mutable_outcomes()->set_failed(5);
+  status.mutable_outcomes()->set_cancelled(6);
+  status.mutable_outcomes()->set_cut(7);
   status.add_models("m");
   auto& part = *status.add_components();
   part.set_name("runtime/m");
@@ -26,6 +34,10 @@ TEST(MetricsPage, WritesWhatIsOnTheListAsPrometheusReadsIt) {
   for (const char* line :
        {"# TYPE tie_node_state gauge\n", "tie_node_state{state=\"ready\"} 1\n", "tie_node_state{state=\"error\"} 0\n",
         "tie_node_state_seconds 1.500\n", "tie_requests_in_flight 3\n", "tie_requests_allowed 32\n",
+        "# TYPE tie_requests_completed_total counter\ntie_requests_completed_total 11\n",
+        "tie_requests_refused_total{reason=\"busy\"} 1\n", "tie_requests_refused_total{reason=\"key\"} 2\n",
+        "tie_requests_refused_total{reason=\"replay\"} 3\n", "tie_requests_refused_total{reason=\"request\"} 4\n",
+        "tie_requests_failed_total 5\n", "tie_requests_cancelled_total 6\n", "tie_requests_cut_total 7\n",
         "# TYPE tie_recycles_total counter\ntie_recycles_total 2\n", "tie_last_recycle_seconds 0.437\n",
         "tie_component_state{component=\"runtime\",model=\"m\",state=\"ready\"} 1\n",
         "tie_component_state_seconds{component=\"runtime\",model=\"m\"} 2\n"})
@@ -40,6 +52,7 @@ TEST(MetricsPage, DropsWhatIsNotOnTheList) {
   EXPECT_FALSE(page.add("tie_node_state", {}, 1));
   EXPECT_FALSE(page.add("tie_node_state", {{"state", "ready"}, {"user", "canary"}}, 1));
   EXPECT_FALSE(page.add("tie_requests_in_flight", {{"request_id", "1"}}, 1));
+  EXPECT_FALSE(page.add("tie_requests_refused_total", {{"reason", "canary"}}, 1));
   EXPECT_FALSE(page.add("tie_component_state_seconds", {{"component", "runtime"}, {"model", "canary"}}, 1));
   EXPECT_FALSE(page.add("tie_requests_in_flight", {}, std::numeric_limits<double>::quiet_NaN()));
   EXPECT_EQ(page.text(), "");

@@ -53,6 +53,8 @@ class FakeCloudboard final : public v1::CloudBoardControl::Service {
     Deadline deadline = Deadline::in_ms(request->wait_ms());
     while (request->max_requests() == 0 && in_flight > 0 && !deadline.passed() && !context->IsCancelled()) nap(2);
     reply->set_in_flight(in_flight);
+    reply->mutable_outcomes()->set_completed(41);
+    reply->mutable_outcomes()->set_cut(3);
     return grpc::Status::OK;
   }
   grpc::Status RestartPrewarmed(grpc::ServerContext*, const v1::RestartPrewarmedRequest*,
@@ -416,6 +418,20 @@ TEST_F(NodeTest, RecyclesByTime) {
   options_.core.recycle_interval_ms = 300;
   start_everything();
   EXPECT_TRUE(eventually([&] { return node_->snapshot().recycle_count() >= 3; })) << node_->snapshot().recycle_count();
+}
+
+TEST_F(NodeTest, StatusAndMetricsTellHowRequestsEnded) {
+  start_everything();
+  ASSERT_TRUE(eventually([this] { return node_->snapshot().request_counts().completed == 41; }));
+  auto stub = operator_stub();
+  grpc::ClientContext status_context, metrics_context;
+  v1::NodeStatus status;
+  v1::NodeMetrics metrics;
+  ASSERT_TRUE(stub->GetStatus(&status_context, {}, &status).ok());
+  EXPECT_EQ(status.outcomes().completed(), 41u);
+  EXPECT_EQ(status.outcomes().cut(), 3u);
+  ASSERT_TRUE(stub->GetMetrics(&metrics_context, {}, &metrics).ok());
+  EXPECT_NE(metrics.text().find("\ntie_requests_cut_total 3\n"), std::string::npos) << metrics.text();
 }
 
 TEST_F(NodeTest, StatusNamesEveryComponent) {

@@ -3,6 +3,20 @@
 #include "supervision/rpc/unix_grpc.h"
 
 namespace tie::controller {
+namespace {
+
+RequestCounts counts_of(const v1::RequestOutcomes& outcomes) {
+  return {.completed = outcomes.completed(),
+          .refused_busy = outcomes.refused_busy(),
+          .refused_key = outcomes.refused_key(),
+          .refused_replay = outcomes.refused_replay(),
+          .refused_request = outcomes.refused_request(),
+          .failed = outcomes.failed(),
+          .cancelled = outcomes.cancelled(),
+          .cut = outcomes.cut()};
+}
+
+}  // namespace
 
 Registrar::Registrar(std::string socket, std::string node_id, std::vector<std::string> models, PeerTiming timing,
                      Watchdog& dog, Sink sink)
@@ -99,7 +113,7 @@ void Registrar::advertise(const Advertise& command) {
   // Cancelled: a later state replaced this one. Anything else: what cloudboardd believes is unknown, so the
   // registration starts anew.
   if (!status.ok() && status.error_code() != grpc::StatusCode::CANCELLED) drop();
-  sink_(Advertised{command.op, status.ok(), reply.in_flight()});
+  sink_(Advertised{command.op, status.ok(), reply.in_flight(), counts_of(reply.outcomes())});
 }
 
 bool Registrar::restart_prewarmed(int64_t limit_ms) {
