@@ -1,6 +1,6 @@
 // The seam between the engine and a grammar engine. A Constraint is the state of one sample's grammar: it consumes
-// tokens and tells which may come next. The engine calls it from its mask thread only, so that masks are ready before
-// the logits are. Failing is closed: an error ends the request, it never lifts the constraint.
+// tokens and tells which may come next. The engine calls it from one thread at a time: its mask thread, so that masks
+// are ready before the logits are. Failing is closed: an error ends the request, it never lifts the constraint.
 #pragma once
 #include <cstdint>
 #include <memory>

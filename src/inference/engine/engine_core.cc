@@ -265,6 +265,7 @@ void EngineCore::draw_all(const bones::Logits& logits) {
 }
 
 // Touches nothing but its own sequence (and the request's counters, summed up in deliver), so samples draw in parallel.
+// A draft needs a mask for each of its tokens: but for the first they are computed here, as only the one before tells.
 void EngineCore::draw(Task& task, const bones::Logits& logits, SamplerWorkspace& workspace) const {
   Sequence& s = *task.sequence;
   for (uint32_t i = 0; i < task.n_rows; ++i) {
@@ -276,7 +277,9 @@ void EngineCore::draw(Task& task, const bones::Logits& logits, SamplerWorkspace&
     int32_t token = -1;
     if (!draw_one(s, row, workspace, &token)) break;
     if (i < task.draft.size() && (s.finish != Finish::kNone || token != task.draft[i])) break;
-    if (i < task.draft.size()) ++s.accepted_in_step;
+    if (i == task.draft.size()) break;
+    ++s.accepted_in_step;
+    if (s.grammar) MaskWorker::advance_here(*s.grammar, token);
   }
   s.n_cached = static_cast<uint32_t>(s.tokens.size()) - 1;
 }

@@ -371,5 +371,78 @@ TEST(EngineCore, DraftsChangeNothingButTheNumberOfPasses) {
   EXPECT_LT(passes[1], passes[0]);
 }
 
+// Even and odd tokens in turn, so that a mask for the wrong place shows at once.
+class Turns final : public Constraint {
+ public:
+  explicit Turns(uint32_t odd) : odd_(odd) {}
+  Result<std::unique_ptr<Constraint>> clone() const override { return std::make_unique<Turns>(odd_); }
+  Result<void> accept(int32_t token) override {
+    if (static_cast<uint32_t>(token) % 2 != odd_) return fail(Code::kInternal, "not its turn");
+    odd_ ^= 1;
+    return {};
+  }
+  Result<GrammarState> fill_mask(std::span<uint32_t> mask) override {
+    std::fill(mask.begin(), mask.end(), odd_ ? 0xaaaaaaaau : 0x55555555u);
+    return GrammarState::kOpen;
+  }
+
+ private:
+  uint32_t odd_;
+};
+
+class TurnsCompiler final : public GrammarCompiler {
+ public:
+  Result<std::unique_ptr<Constraint>> compile(std::string_view) override { return std::make_unique<Turns>(0); }
+};
+
+TEST(EngineCore, DraftsUnderAGrammarChangeNothingButTheNumberOfPasses) {
+  TurnsCompiler compiler;
+  for (float temperature : {0.0f, 1.0f}) {
+    std::vector<int32_t> texts[2];
+    uint64_t passes[2];
+    for (uint32_t drafts : {0u, 1u}) {
+      EngineOptions options;
+      options.limits.max_draft_sequences = drafts;
+      options.grammars = &compiler;
+      Bench b(options, {.remembers = 2});
+      RequestSpec spec{.prompt = {5, 6, 7},
+                       .sampling = {.temperature = temperature, .seed = 4, .max_tokens = 200, .ignore_eos = true},
+                       .grammar = "turns"};
+      auto sink = b.run(spec);
+      EXPECT_FALSE(sink->error) << sink->error->message;
+      texts[drafts] = sink->samples[0].tokens;
+      passes[drafts] = b.model.passes;
+      if (!drafts) {
+        EXPECT_EQ(sink->usage.drafted_tokens, 0u);
+      }
+      if (drafts && temperature == 0.0f) {
+        EXPECT_GT(sink->usage.accepted_draft_tokens, 50u);
+      }
+    }
+    ASSERT_EQ(texts[0].size(), 200u);
+    for (size_t i = 0; i < texts[0].size(); ++i) EXPECT_EQ(texts[0][i] % 2, static_cast<int32_t>(i % 2));
+    EXPECT_EQ(texts[0], texts[1]);
+    if (temperature == 0.0f) {
+      EXPECT_LT(passes[1], passes[0]);
+    }
+  }
+}
+
+TEST(EngineCore, AGrammarThatEndsInsideADraftEndsTheText) {
+  StaircaseCompiler compiler;
+  EngineOptions options;
+  options.grammars = &compiler;
+  options.limits.max_draft_sequences = 1;
+  Bench b(options);
+  std::vector<int32_t> prompt, stairs;
+  for (int32_t t = 5; t <= 20; ++t) stairs.push_back(t);
+  for (int32_t t = 3; t <= 26; ++t) prompt.push_back(t);
+  prompt.insert(prompt.end(), {3, 4});  // the prompt holds the whole text and what would go on behind it
+  auto sink = b.run({.prompt = prompt, .sampling = {.max_tokens = 40}, .grammar = "stairs"});
+  EXPECT_EQ(sink->samples[0].tokens, stairs);
+  EXPECT_EQ(sink->samples[0].finish, Finish::kGrammarEnd);
+  EXPECT_GT(sink->usage.accepted_draft_tokens, 5u);
+}
+
 }  // namespace
 }  // namespace tie::engine

@@ -71,6 +71,11 @@ void MaskWorker::flush() {
   if (!posted_.empty()) masks_.post_all(posted_);
 }
 
+void MaskWorker::advance_here(MaskSlot& slot, int32_t token) {
+  slot.token = token;
+  advance_now(slot);
+}
+
 void MaskWorker::wait(MaskSlot& slot) {
   while (!slot.ready()) slot.with_engine.wait(false, std::memory_order_acquire);
 }

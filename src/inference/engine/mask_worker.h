@@ -45,6 +45,8 @@ class MaskWorker {
   // one wake-up serves a whole step.
   void advance(MaskSlot& slot, int32_t token);
   void flush();
+  // The same at once, on the calling thread, of a slot that is with the engine; for tokens of a draft.
+  static void advance_here(MaskSlot& slot, int32_t token);
   // Returns when the slot is with the engine again.
   static void wait(MaskSlot& slot);
 

@@ -210,7 +210,7 @@ void Scheduler::place_decodes() {
     std::span<const int32_t> guess;
     uint32_t room = std::min({kMaxDraftTokens, s.limit - s.n_output() - 1,
                               limits_.max_rows - static_cast<uint32_t>(plan_.tokens.size()) - 1});
-    if (draft && !s.grammar && room > 0) guess = s.drafter.propose(s.tokens, room);
+    if (draft && room > 0) guess = s.drafter.propose(s.tokens, room);
     place(s, 1, guess);
   }
 }

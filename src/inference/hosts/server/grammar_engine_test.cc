@@ -29,11 +29,16 @@ class Grammars : public ::testing::Test {
     pool_ = std::make_unique<bones::ThreadPool>(bones::ThreadPoolOptions{.n_threads = 2});
     model_ = std::make_unique<engine::BonesModel>(*bones::Model::attach(image_.bytes(), {.pool = pool_.get()}));
     grammars_ = std::make_unique<GrammarEngine>(vocab_);
+    core_ = new_core(engine::SchedulerLimits{}.max_draft_sequences);
+  }
+
+  std::unique_ptr<engine::EngineCore> new_core(uint32_t max_draft_sequences) {
     engine::EngineOptions options;
+    options.limits.max_draft_sequences = max_draft_sequences;
     options.kv_bytes = size_t{8} << 20;
     options.grammars = grammars_.get();
     options.pool = pool_.get();
-    core_ = *engine::EngineCore::create(*model_, *token_table(vocab_), std::move(options));
+    return *engine::EngineCore::create(*model_, *token_table(vocab_), std::move(options));
   }
 
   std::shared_ptr<CollectingSink> start(std::string grammar, engine::SamplingOptions sampling) {
@@ -89,6 +94,27 @@ TEST_F(Grammars, MaxTokensInsideEndsWithLength) {
   auto sink = start("start: /[a-z]{500}/", {.max_tokens = 20});
   ASSERT_TRUE(engine::testing::run_to_end(*core_, 1'000'000));
   EXPECT_EQ(sink->samples[0].finish, engine::Finish::kLength);
+}
+
+TEST_F(Grammars, SpeculationChangesNoText) {
+  for (const char* grammar : {"start: /(one, two, three; ){20}/", "start: /([a-f]{2}-){40}[a-f]/", kSchema}) {
+    std::string texts[2];
+    uint32_t accepted[2];
+    for (uint32_t drafts : {0u, 1u}) {
+      core_ = new_core(drafts);
+      auto sink = start(grammar, {.temperature = 0, .max_tokens = 150});
+      ASSERT_TRUE(engine::testing::run_to_end(*core_, 1'000'000));
+      ASSERT_FALSE(sink->error) << sink->error->message;
+      texts[drafts] = sink->text(0, core_->table());
+      accepted[drafts] = sink->usage.accepted_draft_tokens;
+    }
+    EXPECT_FALSE(texts[0].empty());
+    EXPECT_EQ(texts[0], texts[1]);
+    EXPECT_EQ(accepted[0], 0u);
+    if (std::string_view(grammar).contains("one, two")) {  // the one text that repeats itself for sure
+      EXPECT_GT(accepted[1], 20u);
+    }
+  }
 }
 
 TEST_F(Grammars, BadOnesAreBadRequestsAndTheEngineLives) {
