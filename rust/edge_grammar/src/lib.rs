@@ -4,6 +4,7 @@
 //! Failure is closed: an unknown keyword, a warning, a limit or a caught panic is an error with a sentence, never an ignored rule.
 
 mod ffi;
+mod free_text;
 mod guard;
 
 use std::sync::Arc;
@@ -33,6 +34,7 @@ pub struct Token {
 pub struct Vocabulary {
     factory: ParserFactory,
     env: TokEnv,
+    free_texts: Arc<free_text::Cache>,
 }
 
 impl Vocabulary {
@@ -68,7 +70,11 @@ impl Vocabulary {
         limits.verbose_errors = false; // they would repeat the user's grammar
         limits.max_lexer_states = 60_000;
         limits.max_grammar_size = 200_000;
-        Ok(Vocabulary { factory, env })
+        Ok(Vocabulary {
+            factory,
+            env,
+            free_texts: Arc::new(free_text::Cache::new()),
+        })
     }
 
     pub fn compile(&self, text: &str) -> Result<Grammar, String> {
@@ -87,6 +93,9 @@ impl Vocabulary {
         let trie = self.env.tok_trie();
         Ok(Grammar {
             matcher,
+            env: self.env.clone(),
+            free_text: free_text::FreeText::of(text),
+            free_texts: self.free_texts.clone(),
             end_ids: trie.eos_tokens().to_vec(),
             n_tokens: trie.vocab_size(),
         })
@@ -101,6 +110,9 @@ impl Vocabulary {
 /// One text's way through a grammar.
 pub struct Grammar {
     matcher: Matcher,
+    env: TokEnv,
+    free_text: Option<free_text::FreeText>, // none once a call has begun
+    free_texts: Arc<free_text::Cache>,
     end_ids: Vec<u32>,
     n_tokens: usize,
 }
@@ -109,6 +121,9 @@ impl Grammar {
     pub fn fork(&self) -> Grammar {
         Grammar {
             matcher: self.matcher.deep_clone(),
+            env: self.env.clone(),
+            free_text: self.free_text.clone(),
+            free_texts: self.free_texts.clone(),
             end_ids: self.end_ids.clone(),
             n_tokens: self.n_tokens,
         }
@@ -118,7 +133,12 @@ impl Grammar {
         if self.end_ids.contains(&token) && self.matcher.is_stopped() {
             return Ok(());
         }
-        self.matcher.consume_token(token).map_err(sentence)
+        self.matcher.consume_token(token).map_err(sentence)?;
+        let text = self.env.tok_trie().token(token);
+        if self.free_text.as_mut().is_some_and(|at| !at.push(text)) {
+            self.free_text = None;
+        }
+        Ok(())
     }
 
     /// Writes one bit per token, lowest first; bits beyond the vocabulary stay 0.
@@ -133,13 +153,29 @@ impl Grammar {
             }
             return Ok(State::Complete);
         }
-        let allowed = self.matcher.compute_mask().map_err(sentence)?;
         if mask.len() * 32 < self.n_tokens {
             return Err("the mask is smaller than the vocabulary".into());
         }
+        let at = self.free_text.clone().filter(|at| at.between_characters());
+        if let Some(known) = at.as_ref().and_then(|at| self.free_texts.get(at)) {
+            mask[..known.allowed.len()].copy_from_slice(&known.allowed);
+            for &token in &known.finishing {
+                if self.matcher.validate_tokens(&[token]).map_err(sentence)? == 1 {
+                    mask[token as usize / 32] |= 1 << (token % 32);
+                }
+            }
+            return Ok(State::Open);
+        }
+        let allowed = self.matcher.compute_mask().map_err(sentence)?;
         let words = allowed.as_slice(); // may be longer by a word of zeros
         let n = words.len().min(mask.len());
         mask[..n].copy_from_slice(&words[..n]);
+        if let Some(at) = at {
+            let trie = self.env.tok_trie();
+            let texts = (0..self.n_tokens as u32).map(|token| trie.token(token));
+            let words = self.n_tokens.div_ceil(32);
+            self.free_texts.put(&at, &mask[..words], texts);
+        }
         Ok(State::Open)
     }
 

@@ -69,6 +69,20 @@ TEST(Constraints, NoneWhereNothingIsAsked) {
   EXPECT_EQ(lower(none).constraint.calls, CallsWanted::kNone);
 }
 
+// The runtime knows this beginning (rust/edge_grammar/src/free_text.rs) and keeps its masks: it must stay as it is.
+TEST(Constraints, TextThatMayBecomeACallBeginsAsTheMasksExpect) {
+  for (const auto& [syntax, marker] : {std::pair(kTagged, "<tool_call>"), std::pair(kList, "\\[TOOL_CALLS\\]"),
+                                       std::pair(kNamed, "\\[TOOL_CALLS\\]")}) {
+    const std::string m = marker, any = "(.|\\n)";
+    const std::string head = "start: TEXT? | text_open calls_after_open\ntext_open[lazy]: /" + any + "*" + m +
+                             "/\nTEXT: /" + any + "+/ & ~/" + any + "*" + m + any + "*/\n";
+    const std::string grammar = lower(with_tools(v1::ToolChoice::AUTO), syntax).constraint.grammar;
+    EXPECT_TRUE(grammar.starts_with(head)) << grammar;
+    for (std::string_view other : {"\nstart", "\nTEXT", "\ntext_open", "%ignore", "%import"})
+      EXPECT_EQ(grammar.find(other, head.size()), std::string::npos) << other;
+  }
+}
+
 TEST(Constraints, JsonObject) {
   auto request = with_format(Format::JSON_OBJECT);
   EXPECT_TRUE(takes(request, R"({"a": [1, "x"]})"));
