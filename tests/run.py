@@ -119,10 +119,11 @@ def run_pytest(folder, name_filter):
 def run_rust(name_filter):
     tally = Tally()
     command = ["cargo", "test", "--release", "--locked", "--workspace", "--target-dir", str(ROOT / "build/rust-target/tests")]
-    if name_filter:
-        command.append(name_filter)
+    command += ([name_filter] if name_filter else []) + ["--", "--show-output"]
     done = subprocess.run(command, cwd=ROOT / "rust", capture_output=True, text=True, errors="replace")
     for line in done.stdout.splitlines():
+        if " schemas, " in line or " masks, " in line:  # what the suites counted
+            print("    " + line)
         if line.startswith("test ") and line.endswith("... ok"):
             tally.passed += 1
         elif line.startswith("test ") and line.endswith("FAILED"):
