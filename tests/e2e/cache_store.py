@@ -72,6 +72,10 @@ class Store(Framed):
     def entries(self):
         return self.ask(field(STATS, b""))[0].get(4, 0)
 
+    def principals(self):
+        """How many hold entries; those without a credential are one together."""
+        return self.ask(field(STATS, b""))[0].get(8, 0)
+
 
 def identity(run_dir, model):
     """Model id, release id and layout id of the runtime's KV blocks, as a seal binds them."""

@@ -28,10 +28,11 @@ KEPT_LIMIT_S = 10
 
 
 class Client:
-    def __init__(self, place):
+    def __init__(self, place, credential=None):
         self.place = place
+        named = ["--credential", credential] if credential else []
         policy = support.BUILD / "dist/share/tie/policy.toml"
-        self.process = subprocess.Popen([support.BUILD / "test_helpers/turn_client", "--node", place.node, "--policy", policy], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([support.BUILD / "test_helpers/turn_client", "--node", place.node, "--policy", policy, *named], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, messages, read="", write="", max_tokens=16):
         self.process.stdin.write(json.dumps({"messages": messages, "read": read, "write": write, "max_tokens": max_tokens, "ignore_eos": True}) + "\n")
@@ -286,6 +287,32 @@ def memory_of(pid):
                 with contextlib.suppress(OSError):
                     yield memory.read(min(end - at, 1 << 22))
                 at += (1 << 22) - 32
+
+
+def wait_for(count, expected):
+    deadline = time.monotonic() + KEPT_LIMIT_S
+    while count() != expected and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return count()
+
+
+def test_holders_of_two_credentials_are_two_principals_of_the_store(place):
+    store = cache_store.Store(place.run_dir)
+    anonymous = Client(place)
+    anonymous.ask(FIRST, write="a0" * 32)
+    deadline = time.monotonic() + KEPT_LIMIT_S
+    while not store.principals() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    before = store.principals()
+    assert before >= 1
+    clients = [anonymous, Client(place, "Bearer one"), Client(place, "Bearer two"), Client(place, "Bearer two"), Client(place)]
+    for number, (client, more) in enumerate(zip(clients, (0, 1, 2, 2, 2))):
+        entries = store.entries()
+        client.ask(FIRST, write=f"a{number + 1:x}" * 32)
+        assert wait_for(lambda: store.entries() > entries, True)  # kept, whoever it belongs to
+        assert store.principals() == before + more, number
+    for client in clients:
+        client.close()
 
 
 def test_without_a_turn_key_nothing_stays_and_nobody_holds_the_key(place, client):

@@ -42,6 +42,15 @@ def test_a_wrong_model_names_the_right_ones(node):
     assert done.returncode == 1 and node.model in done.stderr
 
 
+def test_a_credential_is_one_printable_line(node, tmp_path):
+    file = tmp_path / "credential"
+    file.write_text("one\ntwo\n")
+    done = node.tie("ask", "hi", "--credential-file", str(file))
+    assert done.returncode == 1 and "one line" in done.stderr and "two" not in done.stderr
+    file.write_text("one\n")
+    assert node.tie("ask", "hi", "--max-tokens", "4", "--credential-file", str(file)).returncode == 0
+
+
 def test_yesterdays_policy_refuses_a_changed_release(node, tmp_path):
     shown = node.tie("policy", "show").stdout
     release = next(w for w in shown.replace('"', " ").split() if len(w) == 64)

@@ -74,6 +74,7 @@ int main(int argc, char** argv) {
   app.add_option("--node", options.node)->required();
   app.add_option("--policy", options.policy_path);
   app.add_option("--model", model);
+  app.add_option("--credential", options.credential);
   CLI11_PARSE(app, argc, argv);
   std::string dek;  // of the last attempt, for tests that look for it on the node afterwards
   options.dek_witness = [&](ByteView key) { dek = to_hex(key); };

@@ -150,6 +150,7 @@ StoreCounters Store::counters() const {
   StoreCounters out = counters_;
   out.entries = entries_.size();
   out.used_bytes = used_bytes_;
+  out.principals = classes_.size();
   return out;
 }
 

@@ -40,6 +40,7 @@ using Principal = std::string;  // 32 bytes, or empty: the anonymous class
 struct StoreCounters {
   uint64_t entries = 0;
   uint64_t used_bytes = 0;
+  uint64_t principals = 0;  // that hold entries
   uint64_t puts = 0, hits = 0, misses = 0, evictions = 0, expirations = 0, conflicts = 0;
 };
 

@@ -55,6 +55,7 @@ StoreAnswer StoreSession::stats() const {
   out.reply.set_used_bytes(counters.used_bytes);
   out.reply.set_capacity_bytes(store_.limits().capacity_bytes);
   out.reply.set_evictions(counters.evictions);
+  out.reply.set_principals(counters.principals);
   return out;
 }
 

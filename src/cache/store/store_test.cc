@@ -64,6 +64,7 @@ TEST(Store, APrincipalThatWritesWithoutEndPushesOutItsOwnEntries) {
   for (uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(put(store, kBob, 1000 + i, 5000));
   for (uint32_t i = 0; i < 200; ++i) ASSERT_TRUE(put(store, kAlice, i, 5000));
   for (uint32_t i = 0; i < 4; ++i) EXPECT_TRUE(store.get(id(1000 + i), 0)) << i;
+  EXPECT_EQ(store.counters().principals, 2u);
   EXPECT_FALSE(store.get(id(0), 0));
   EXPECT_TRUE(store.get(id(199), 0));
   EXPECT_LE(store.counters().used_bytes, 100'000u);

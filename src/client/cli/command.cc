@@ -26,19 +26,30 @@ void add_node_flags(CLI::App& command, NodeFlags& flags) {
       ->envname("TIE_TOKEN_ISSUER");
   command.add_option("--token-key-file", flags.token_key_file, "file with your API key for the issuer")
       ->envname("TIE_TOKEN_KEY_FILE");
+  command
+      .add_option(
+          "--credential-file", flags.credential_file,
+          "file with a line that is sent in clear with every request: its holders share the node's cache fairly "
+          "with others, and the node can tell that their requests belong together (default: none)")
+      ->envname("TIE_CREDENTIAL_FILE");
 }
 
 namespace {
 
-constexpr size_t kMaxKeyFileBytes = 1024;
+constexpr size_t kMaxKeyFileBytes = 1026;  // a key and its line's end
+
+// A file's one line, without its end.
+Result<std::string> read_key_file(const std::string& path) {
+  TIE_TRY(Bytes text, os::read_file(path, kMaxKeyFileBytes));
+  std::string key = to_string(text);
+  while (!key.empty() && std::isspace(static_cast<unsigned char>(key.back()))) key.pop_back();
+  return key;
+}
 
 Result<std::shared_ptr<client::TokenSource>> open_wallet(const NodeFlags& flags) {
   client::WalletOptions options{.issuer_url = flags.token_issuer, .batch = flags.token_batch};
   if (!flags.token_key_file.empty()) {
-    TIE_TRY(Bytes text, os::read_file(flags.token_key_file, kMaxKeyFileBytes));
-    options.api_key = to_string(text);
-    while (!options.api_key.empty() && std::isspace(static_cast<unsigned char>(options.api_key.back())))
-      options.api_key.pop_back();
+    TIE_TRY(options.api_key, read_key_file(flags.token_key_file));
   }
   TIE_TRY(std::shared_ptr<client::TokenSource> wallet, client::TokenWallet::open(std::move(options)));
   return wallet;
@@ -50,6 +61,12 @@ Result<std::shared_ptr<client::Session>> open_session(const NodeFlags& flags) {
   client::SessionOptions options;
   options.node = flags.node;
   options.policy_path = flags.policy;
+  if (!flags.credential_file.empty()) {
+    TIE_TRY(options.credential, read_key_file(flags.credential_file));
+    if (!client::is_credential(options.credential))
+      return fail(Code::kBadRequest,
+                  flags.credential_file + " must hold one line of 1 to 1024 printable ASCII characters");
+  }
   if (!flags.token_issuer.empty()) {
     TIE_TRY(options.tokens, open_wallet(flags));
   }

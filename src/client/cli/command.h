@@ -29,6 +29,7 @@ struct NodeFlags {
   std::string node = "127.0.0.1:8443";
   std::string policy;
   std::string token_issuer, token_key_file;  // for nodes that ask for one-time tokens
+  std::string credential_file;               // sent with every request, in clear; empty: none
   size_t token_batch = 16;                   // fetched ahead; 0 for a command that asks once
 };
 void add_node_flags(CLI::App& command, NodeFlags& flags);

@@ -117,6 +117,7 @@ Result<void> Attempt::send(const VerifiedNode& node, ByteView body, const std::f
   clear.SerializeToString(bytes);
   TIE_TRY(crypto::ChunkSealer sealer, sealed_->chunk_sealer(as_bytes(*bytes)));
 
+  link_.add_credential(context_);
   stream_ = link_.stub().AsyncInvokeWorkload(&context_, &queue_, this);
   // With corked metadata the call starts with the first write and reports no completion of its own.
   v1::InvokeRequest setup;

@@ -17,6 +17,7 @@ constexpr int64_t kAttestationMarginMs = 30'000;  // a key this close to its exp
 constexpr int64_t kRekeyWaitMs = 2'000;           // for another key after "not authenticated"
 constexpr int64_t kRekeyPollMs = 100;
 constexpr size_t kChallengeBytes = 32;
+constexpr size_t kMaxCredentialBytes = 1024;
 constexpr size_t kMaxModels = 256;
 
 }  // namespace tie::client

@@ -30,8 +30,15 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& node) {
 
 }  // namespace
 
-NodeLink::NodeLink(std::string node)
-    : node_(std::move(node)), channel_(open_channel(node_)), stub_(v1::CloudBoard::NewStub(channel_)) {}
+void NodeLink::add_credential(grpc::ClientContext& context) const {
+  if (!credential_.empty()) context.AddMetadata("authorization", credential_);
+}
+
+NodeLink::NodeLink(std::string node, std::string credential)
+    : node_(std::move(node)),
+      credential_(std::move(credential)),
+      channel_(open_channel(node_)),
+      stub_(v1::CloudBoard::NewStub(channel_)) {}
 
 void NodeLink::reconnect_now() {
   grpc::experimental::ChannelResetConnectionBackoff(channel_.get());

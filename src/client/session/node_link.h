@@ -10,9 +10,12 @@ namespace tie::client {
 
 class NodeLink {
  public:
-  explicit NodeLink(std::string node);
+  // credential: see SessionOptions.
+  explicit NodeLink(std::string node, std::string credential = {});
   v1::CloudBoard::StubInterface& stub() { return *stub_; }
   const std::string& node() const { return node_; }
+  // For requests alone: questions about the node are asked by nobody in particular.
+  void add_credential(grpc::ClientContext& context) const;
   Result<v1::AttestationBundle> fetch_attestation(ByteView challenge, int64_t timeout_ms);
   // A retry looks for the node at once: gRPC's own pause after a failed connection is for callers without a rule of
   // their own.
@@ -21,7 +24,7 @@ class NodeLink {
   bool is_alive(int64_t timeout_ms);
 
  private:
-  std::string node_;
+  std::string node_, credential_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::CloudBoard::StubInterface> stub_;
 };

@@ -11,8 +11,15 @@
 
 namespace tie::client {
 
+bool is_credential(std::string_view text) {
+  bool fits = !text.empty() && text.size() <= kMaxCredentialBytes && text.front() != ' ' && text.back() != ' ';
+  return fits && std::all_of(text.begin(), text.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
+}
+
 Session::Session(SessionOptions options, std::unique_ptr<NodeVerifier> verifier)
-    : options_(std::move(options)), verifier_(std::move(verifier)), link_(std::make_unique<NodeLink>(options_.node)) {}
+    : options_(std::move(options)),
+      verifier_(std::move(verifier)),
+      link_(std::make_unique<NodeLink>(options_.node, options_.credential)) {}
 
 Session::~Session() = default;
 
@@ -21,6 +28,8 @@ std::shared_ptr<Session> Session::open_with(SessionOptions options, std::unique_
 }
 
 Result<std::shared_ptr<Session>> Session::open(SessionOptions options) {
+  if (!options.credential.empty() && !is_credential(options.credential))
+    return fail(Code::kBadRequest, "a credential is 1 to 1024 printable ASCII characters without spaces at its ends");
   TIE_TRY(std::string path, find_policy(options.policy_path));
   TIE_TRY(auto verifier, policy_verifier(path));
   options.policy_path = path;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 
 #include "base/clock.h"
 #include "client/session/cancellation.h"
@@ -27,6 +28,10 @@ namespace tie::client {
 class NodeLink;
 class Attempt;
 
+// What may be a credential: 1 to 1024 printable ASCII characters without spaces at its ends. gRPC ends the process over
+// other metadata.
+bool is_credential(std::string_view text);
+
 struct SessionOptions {
   std::string node = "127.0.0.1:8443";
   std::string policy_path;  // empty: the usual places (find_policy)
@@ -37,6 +42,9 @@ struct SessionOptions {
   // Hears the key of every attempt. For one caller alone: `tie node prove-stateless` looks for it on the node
   // afterwards.
   std::function<void(ByteView dek)> dek_witness;
+  // Sent with every request as the gRPC metadata `authorization`, in clear on the way to the node; empty: none. The
+  // node can tell that requests with the same one come from the same holder. is_credential() says what it may be.
+  std::string credential;
   std::shared_ptr<TokenSource> tokens;  // for nodes that ask for one-time tokens
   int64_t first_backoff_ms = 100;       // doubles, with jitter: at most 1.5 s in all with five attempts
 };

@@ -162,6 +162,26 @@ TEST(Session, BacksOffOnOverloadWithAFreshKeyEachTime) {
   EXPECT_EQ(std::set<std::string>(keys.begin(), keys.end()).size(), keys.size());
 }
 
+TEST(Session, SendsItsCredentialWithRequestsAlone) {
+  FakeNode node(testing::echo_script);
+  auto session = Session::open_with({.node = node.address(), .credential = "Bearer abc", .first_backoff_ms = 5},
+                                    testing::trusting_verifier());
+  node.refuse_next(1, Code::kOverloaded);
+  EXPECT_TRUE(hear(*session, question("a")).complete);
+  EXPECT_EQ(node.credentials(), (std::vector<std::string>{"", "Bearer abc", "Bearer abc"}))
+      << "the bundle, and two attempts";
+  EXPECT_TRUE(hear(*session_to(node), question("a")).complete);
+  EXPECT_EQ(node.credentials().back(), "") << "nothing unless it is asked for";
+}
+
+TEST(Session, RefusesACredentialThatNoMetadataCanCarry) {
+  for (const std::string& bad : {std::string(), std::string(" a"), std::string("a "), std::string("a\nb"),
+                                 std::string("caf\xc3\xa9"), std::string("a\0b", 3), std::string(1025, 'a')})
+    EXPECT_FALSE(is_credential(bad)) << bad;
+  for (const std::string& good : {std::string("a"), std::string("Bearer a~!\""), std::string(1024, 'a')})
+    EXPECT_TRUE(is_credential(good)) << good;
+}
+
 TEST(Session, ReportsTheOverloadWhenItLasts) {
   FakeNode node(testing::echo_script);
   auto session = session_to(node);

@@ -130,10 +130,11 @@ class Call final : public FakeCall {
 }  // namespace
 
 struct FakeNode::Impl final : v1::CloudBoard::Service {
-  grpc::Status FetchAttestation(grpc::ServerContext*, const v1::FetchAttestationRequest* request,
+  grpc::Status FetchAttestation(grpc::ServerContext* context, const v1::FetchAttestationRequest* request,
                                 v1::AttestationBundle* bundle) override {
     std::lock_guard lock(mutex);
     ++bundles;
+    note_credential(*context);
     fill_bundle(key, models, as_bytes(request->challenge()), *bundle);
     return grpc::Status::OK;
   }
@@ -143,6 +144,12 @@ struct FakeNode::Impl final : v1::CloudBoard::Service {
     std::lock_guard lock(mutex);
     if (context->IsCancelled()) ++cancelled;
     return status;
+  }
+
+  void note_credential(const grpc::ServerContext& context) {
+    auto given = context.client_metadata().find("authorization");
+    bool none = given == context.client_metadata().end();
+    credentials.push_back(none ? "" : std::string(given->second.data(), given->second.size()));
   }
 
   grpc::Status serve(grpc::ServerContext& context, Stream& stream) {
@@ -159,6 +166,7 @@ struct FakeNode::Impl final : v1::CloudBoard::Service {
     {
       std::lock_guard lock(mutex);
       ++requests;
+      note_credential(context);
       enc_seen.push_back(clear.encapsulated_key());
       if (refusals > 0) {
         --refusals;
@@ -215,7 +223,7 @@ struct FakeNode::Impl final : v1::CloudBoard::Service {
   Key key = new_key(models);
   int requests = 0, bundles = 0, cancelled = 0, refusals = 0;
   Code refusal = Code::kOverloaded;
-  std::vector<std::string> enc_seen;
+  std::vector<std::string> enc_seen, credentials;
   std::vector<size_t> sizes;
   int port = 0;
   std::unique_ptr<grpc::Server> server;
@@ -269,6 +277,10 @@ int FakeNode::cancelled() const {
 std::vector<std::string> FakeNode::encapsulated_keys() const {
   std::lock_guard lock(impl_->mutex);
   return impl_->enc_seen;
+}
+std::vector<std::string> FakeNode::credentials() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->credentials;
 }
 std::vector<size_t> FakeNode::body_sizes() const {
   std::lock_guard lock(impl_->mutex);

@@ -50,7 +50,8 @@ class FakeNode {
   int bundles() const;    // attestations fetched
   int cancelled() const;  // streams whose client went away
   std::vector<std::string> encapsulated_keys() const;
-  std::vector<size_t> body_sizes() const;  // plaintext bytes of each body
+  std::vector<std::string> credentials() const;  // `authorization` of each call, attestations too; empty: none
+  std::vector<size_t> body_sizes() const;        // plaintext bytes of each body
 
  private:
   struct Impl;
