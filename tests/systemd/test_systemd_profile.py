@@ -101,6 +101,15 @@ def report(root):
           pid=$(systemctl show -p MainPID --value $unit)
           echo "UNIT $unit user=$(ps -o user= -p $pid) nnp=$(awk '/NoNewPrivs/{{print $2}}' /proc/$pid/status) seccomp=$(awk '/^Seccomp:/{{print $2}}' /proc/$pid/status) caps=$(awk '/CapEff/{{print $2}}' /proc/$pid/status) run=$(ls /proc/$pid/root/run/tie | paste -sd,)"
         done
+        echo SPENT-OFF $(systemctl show -p LoadState --value token_spentd) $(systemctl show -p ActiveState --value token_spentd)
+        python3 - <<'PY'
+        import socket
+        face = socket.socket(socket.AF_UNIX)
+        face.connect("/run/tie/wsd-operator/wsd-operator.sock")
+        face.sendall(b"GET /keys HTTP/1.1\\r\\nHost: wsd\\r\\n\\r\\n")
+        print("FACE", face.recv(4096).split()[1].decode())
+        PY
+        tie node metrics | sed -n 's/^tie_requests_completed_total /COMPLETED /p'
         owner=$(systemctl show -p MainPID --value tie-model-owner)
         for fd in /proc/$owner/fd/*; do case $(readlink $fd) in */memfd:tie-weights*|*/memfd:tie-tokenizer*) echo "SEALS $(readlink $fd) $(python3 -c 'import fcntl,os,sys; print(fcntl.fcntl(os.open(sys.argv[1], os.O_RDONLY), 1034))' $fd)";; esac; done
         runtime=$(pgrep -f '^/usr/libexec/tie/afm-runtime')
@@ -112,6 +121,10 @@ def report(root):
         /usr/libexec/tie/tie-stage-assets --no-units
         systemctl restart workload_servicesd; sleep 3
         tie ask 'Refused?' --max-tokens 8 --policy /root/policy.toml && echo REFUSED-NOT || echo REFUSED
+        mkdir -p /etc/tie && tie issuer init /root/issuer --name issuer.example && cp /root/issuer/issuer /etc/tie/token-issuer
+        systemctl restart tie-stage && systemctl restart tie.target
+        for i in $(seq 20); do systemctl is-active -q token_spentd && break; sleep 0.5; done
+        echo SPENT-ON $(systemctl show -p ActiveState --value token_spentd) $(ps -o user= -p $(systemctl show -p MainPID --value token_spentd))
         """)
 
 
@@ -150,6 +163,19 @@ def test_each_daemon_sees_only_its_own_edges(report):
     assert seen["cache_stored"] == {"cache"}
     assert "runtime" not in seen["cloudboardd"] and "owner" not in seen["cloudboardd"] and "kps" not in seen["cloudboardd"]
     assert "assets" not in seen[f"afm-runtime@{NAME}"]
+
+
+def test_the_operators_face_answers(report):
+    assert lines(report, "FACE") == ["200"], report
+
+
+def test_the_metrics_count_the_answers(report):
+    assert len(lines(report, "COMPLETED")) == 1 and int(lines(report, "COMPLETED")[0]) >= 1, report
+
+
+def test_the_spent_set_runs_only_with_an_issuer(report):
+    assert lines(report, "SPENT-OFF") == ["loaded inactive"], report
+    assert [line.split() for line in lines(report, "SPENT-ON")] == [["active", "tie-tokens"]], report
 
 
 def test_the_owners_memory_carries_all_seals(report):
