@@ -2,6 +2,7 @@
 import base64
 import json
 import re
+import time
 import urllib.error
 import urllib.request
 
@@ -82,6 +83,17 @@ def test_no_metric_holds_any_of_it(place, statuses):
     assert 'tie_node_state{state="ready"} 1' in samples and "tie_requests_in_flight 0" in samples
     for line in samples:
         assert re.fullmatch(r'tie_[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? [0-9.]+', line), line
+
+
+def test_the_metrics_count_what_was_answered(place, statuses):
+    def completed():
+        return int(re.search(r"^tie_requests_completed_total (\d+)$", node_words(place, "metrics").stdout, re.M)[1])
+
+    deadline = time.monotonic() + 15  # cloudboardd is asked every five seconds
+    while completed() < statuses.count(200) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert completed() >= statuses.count(200)
+    assert "tie_requests_failed_total 0\n" in node_words(place, "metrics").stdout
 
 
 def test_no_log_line_status_or_file_of_the_node_holds_any_of_it(place, statuses):
