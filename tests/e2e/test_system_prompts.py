@@ -96,6 +96,13 @@ def test_a_registered_prompt_from_add_to_remove(node, tmp_path):
     status, warm = chat(node, USER, "pirate")
     assert status == 200 and cached(warm) >= 128 and text(warm) == text(cold)
 
+    # One too short for a block of the cache is served all the same, beside a long one and, below, alone.
+    short = tmp_path / "short.txt"
+    short.write_text("Be brief.")
+    assert operate(node, "prompt", "add", str(short), "--id", "short", "--model", node.model).returncode == 0
+    assert operate(node, "reload").returncode == 0
+    assert chat(node, USER, "short")[0] == 200 and cached(chat(node, USER, "pirate")[1]) >= 128
+
     # From the terminal.
     asked = node.tie("ask", "--prompt-id", "pirate", "--max-tokens", "4", "--json", "Where?")
     assert json.loads(asked.stdout)["usage"]["cached_tokens"] >= 128
@@ -103,6 +110,9 @@ def test_a_registered_prompt_from_add_to_remove(node, tmp_path):
     assert unknown.returncode == 1 and "no registered system prompt" in unknown.stderr
 
     assert operate(node, "prompt", "remove", "pirate").returncode == 0
+    assert operate(node, "reload").returncode == 0
+    assert chat(node, USER, "short")[0] == 200
+    assert operate(node, "prompt", "remove", "short").returncode == 0
     assert operate(node, "reload").returncode == 0
     status, _ = chat(node, USER, "pirate")
     assert status == 404

@@ -88,12 +88,13 @@ void print_json(const TerminalAnswer& answer, const std::string& model, const cl
 }
 
 int ask(const AskOptions& o) {
-  if (o.prompt.empty() && ::isatty(STDIN_FILENO)) {
+  bool nobody_types = !o.prompt.empty() || !::isatty(STDIN_FILENO);
+  Interrupts& interrupts = Interrupts::start();
+  std::string prompt = nobody_types ? read_prompt(o.prompt) : "";
+  if (prompt.find_first_not_of(" \t\r\n") == std::string::npos) {
     fmt::print(stderr, "tie: what is the question? For example: tie ask \"Why is the sky blue?\"\n");
     return kExitUsage;
   }
-  Interrupts& interrupts = Interrupts::start();
-  std::string prompt = read_prompt(o.prompt);
   auto session = open_session(o.node);
   if (!session) return report(session.error());
   auto node = (*session)->node();

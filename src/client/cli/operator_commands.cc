@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "client/cli/asset_commands.h"
+#include "client/cli/command.h"
 #include "client/cli/prompt_commands.h"
 #include "client/cli/prove_stateless_command.h"
 #include "client/proxy/http_server.h"
@@ -86,7 +87,7 @@ int run(const Settings& settings, int64_t limit_ms, const Call& call) {
     return 1;
   }
   if (!status.state().empty()) print_status(status);
-  return status.state() == "ready" || status.drained_by_operator() ? 0 : 2;
+  return status.state() == "ready" || status.drained_by_operator() ? kExitOk : kExitNotReady;
 }
 
 Result<std::string> fetch_metrics(const Settings& settings) {

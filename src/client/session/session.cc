@@ -158,13 +158,20 @@ bool Answer::another_key_came() {
   return false;
 }
 
+// A node that has just started again may have no bundle yet; while it publishes one it knows that bundle's key.
+bool Answer::bundle_came() {
+  for (Deadline limit = Deadline::in_ms(std::min(kRekeyWaitMs, deadline_.remaining_ms()));;) {
+    if (session_->node(0)) return true;
+    if (limit.passed() || cancel_->sleep_ms(kRekeyPollMs)) return false;
+    session_->link_->reconnect_now();
+  }
+}
+
 bool Answer::should_retry(const Error& error) {
   if (began_ || cancel_->cancelled()) return false;
   if (error.code ==
       Code::kKeyUnknownOrExpired) {  // once, and also when earlier attempts have met a node that was just starting
-    if (refetched_) return false;
-    refetched_ = true;
-    return session_->node(0).has_value();
+    return !std::exchange(refetched_, true) && bundle_came();
   }
   if (error.code == Code::kUnauthenticated && token_sent_) {  // the node may have started anew: then it wants others
     if (std::exchange(token_retried_, true)) return false;

@@ -109,6 +109,7 @@ class Answer {
   Result<void> start_attempt_with_token();
   bool should_retry(const Error& error);
   bool another_key_came();
+  bool bundle_came();
   Error describe(Error error);
 
   std::shared_ptr<Session> session_;

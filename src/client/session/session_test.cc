@@ -151,6 +151,18 @@ TEST(Session, GivesUpWhenTheKeyStaysUnknown) {
   EXPECT_EQ(heard.attempts, 2);
 }
 
+TEST(Session, WaitsForTheBundleOfANodeThatHasJustStartedAgain) {
+  FakeNode node(testing::echo_script);
+  auto session = session_to(node);
+  ASSERT_TRUE(hear(*session, question("a")).complete);
+  node.refuse_next(1, Code::kKeyUnknownOrExpired);
+  node.withhold_bundles(3);
+  Heard heard = hear(*session, question("b"));
+  EXPECT_TRUE(heard.complete) << heard.error.message;
+  EXPECT_EQ(heard.attempts, 2);
+  EXPECT_EQ(node.bundles(), 1 + 3 + 1);
+}
+
 TEST(Session, BacksOffOnOverloadWithAFreshKeyEachTime) {
   FakeNode node(testing::echo_script);
   auto session = session_to(node);

@@ -249,7 +249,9 @@ void Supervisor::on_exit(Slot& slot, std::list<Instance>::iterator instance, int
     failure_ = fmt::format("{} {}{}", slot.unit.name, exit_text(status), said.empty() ? "" : ": " + said);
   }
   if (was_ready && ran_ms >= kStableAfterMs) slot.backoff_ms = kFirstBackoffMs;
-  bool at_once = planned || (slot.unit.restart_at_once && was_ready);
+  // One that fails right after each start would take a core for itself.
+  bool failed_early = !ended_well && ran_ms < kFailsEarlyMs;
+  bool at_once = planned || (slot.unit.restart_at_once && was_ready && !failed_early);
   slot.next_start_ms = monotonic_ms() + (at_once ? 0 : slot.backoff_ms);
   if (!at_once) slot.backoff_ms = std::min(slot.backoff_ms * 2, kMaxBackoffMs);
   slot.state = State::kBackoff;

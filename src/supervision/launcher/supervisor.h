@@ -17,8 +17,9 @@ namespace tie::launcher {
 constexpr int64_t kFirstBackoffMs = 100;
 constexpr int64_t kMaxBackoffMs = 5000;
 constexpr int64_t kStableAfterMs = 10'000;  // a daemon that ran this long starts again without the grown back-off
-constexpr int kMaxStartFailures = 4;        // exits before the first readiness, then the node's start is given up
-constexpr int64_t kStopStepMs = 5'000;      // for one daemon to end after SIGTERM
+constexpr int64_t kFailsEarlyMs = 1000;
+constexpr int kMaxStartFailures = 4;    // exits before the first readiness, then the node's start is given up
+constexpr int64_t kStopStepMs = 5'000;  // for one daemon to end after SIGTERM
 
 struct SupervisorOptions {
   std::string run;

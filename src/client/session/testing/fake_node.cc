@@ -135,6 +135,10 @@ struct FakeNode::Impl final : v1::CloudBoard::Service {
     std::lock_guard lock(mutex);
     ++bundles;
     note_credential(*context);
+    if (withheld > 0) {
+      --withheld;
+      return status_of(*context, Code::kNotReady, "no bundle yet");
+    }
     fill_bundle(key, models, as_bytes(request->challenge()), *bundle);
     return grpc::Status::OK;
   }
@@ -222,6 +226,7 @@ struct FakeNode::Impl final : v1::CloudBoard::Service {
   std::vector<std::string> models{"test-model"};
   Key key = new_key(models);
   int requests = 0, bundles = 0, cancelled = 0, refusals = 0;
+  int withheld = 0;
   Code refusal = Code::kOverloaded;
   std::vector<std::string> enc_seen, credentials;
   std::vector<size_t> sizes;
@@ -261,6 +266,10 @@ void FakeNode::refuse_next(int count, Code code) {
   std::lock_guard lock(impl_->mutex);
   impl_->refusals = count;
   impl_->refusal = code;
+}
+void FakeNode::withhold_bundles(int count) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->withheld = count;
 }
 int FakeNode::requests() const {
   std::lock_guard lock(impl_->mutex);

@@ -45,6 +45,8 @@ class FakeNode {
   void set_models(std::vector<std::string> names);
   // The next `count` requests are refused with `code` before anything is opened.
   void refuse_next(int count, Code code);
+  // The next `count` fetches of the bundle are refused, as by a node that has just started.
+  void withhold_bundles(int count);
 
   int requests() const;   // streams seen
   int bundles() const;    // attestations fetched

@@ -1,5 +1,7 @@
 #include "inference/hosts/server/prefix_cache.h"
 
+#include <algorithm>
+
 #include "cache/prefix/pool_writer.h"
 #include "inference/engine/prefix_warmup.h"
 #include "os/log.h"
@@ -32,7 +34,10 @@ Result<PrefixStart> start_prefix(const PrefixContext& context) {
   auto prompts = link.prompts(soon());
   if (!prompts && prompts.error().code == Code::kFailedPrecondition) return PrefixStart{};
   if (!prompts) return std::unexpected(std::move(prompts.error()));
-  if (prompts->empty()) return PrefixStart{};
+  auto fills_a_block = [&](const prefix::PromptEntry& prompt) {
+    return prompt.tokens.size() >= context.layout.block_tokens;
+  };
+  if (std::ranges::none_of(*prompts, fills_a_block)) return PrefixStart{};  // none, or all too short to be worth a pool
   auto pool = attach(link, context);
   if (pool) return PrefixStart{PrefixState::kRestored, std::make_unique<SealedPrefix>(std::move(*pool))};
   if (pool.error().code != Code::kNotReady) {
