@@ -10,7 +10,7 @@ import pytest
 from runtime_process import BIN, ROOT
 
 SCRIPT = ROOT / "tools/device_check.py"
-DRIVER = BIN.parent / "tests/libtie_fake_cuda.so"
+DRIVER = BIN.parent / "testing/libtie_fake_cuda.so"
 
 
 def run(*words):
