@@ -74,7 +74,8 @@ Result<AssetManifest> AssetManifest::parse(std::string_view text) {
       return bad();
     auto digest = from_hex(line.substr(0, kHexDigits));
     std::string path(line.substr(kHexDigits + 2));
-    if (!digest || !is_safe_path(path) || path <= previous || out.files_.size() >= kMaxAssetFiles) return bad();
+    if (!digest || to_hex(*digest) != line.substr(0, kHexDigits)) return bad();  // one form: small letters
+    if (!is_safe_path(path) || path <= previous || out.files_.size() >= kMaxAssetFiles) return bad();
     TIE_TRY(out.files_[path], crypto::digest_from(*digest, "digest"));
     previous = path;
     at = end + 1;

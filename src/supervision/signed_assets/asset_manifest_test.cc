@@ -83,6 +83,7 @@ TEST_F(SignedAssetsTest, AHostileManifestIsRefusedLineByLine) {
                                             digest + "  models/\n",
                                             digest + "  other/x\n",
                                             std::string(64, 'g') + "  models/x\n",
+                                            std::string(64, 'A') + "  models/x\n",
                                             digest + "  models/b\n" + digest + "  models/a\n",
                                             digest + "  models/a\n" + digest + "  models/a\n",
                                             digest + "  models/a\x01\n",
