@@ -79,7 +79,8 @@ Result<DeviceTable> DeviceTable::parse(ByteView bytes) {
     return fail(Code::kCorrupt, "the table of GPU weights has the wrong length");
   DeviceTable out{header.config, header.place, {}, header.bytes};
   out.tensors.resize(header.n_tensors);
-  std::memcpy(out.tensors.data(), bytes.data() + sizeof header, header.n_tensors * sizeof(DeviceTensor));
+  if (!out.tensors.empty())
+    std::memcpy(out.tensors.data(), bytes.data() + sizeof header, header.n_tensors * sizeof(DeviceTensor));
   TIE_CHECK_OK(check_config(out.config));
   auto shard = shard_of(out.config, out.place);
   if (!shard) return fail(Code::kCorrupt, "table of GPU weights: " + shard.error().message);
