@@ -25,10 +25,7 @@ def node():
         node_port, proxy_port = (int(os.environ[name].rsplit(":", 1)[1]) for name in ("TIE_E2E_NODE", "TIE_E2E_PROXY"))
         yield support.Place(node_port, proxy_port, policy=os.environ.get("TIE_E2E_POLICY"), run_dir=os.environ.get("TIE_E2E_RUN_DIR"), model=os.environ.get("TIE_E2E_MODEL", support.MODEL))
         return
-    if not (support.BUILD / "dist").exists():
-        pytest.skip(f"no installed tree in {support.BUILD}: ./dev build")
-    if not support.model_file():
-        pytest.skip("no SmolLM2 model file: ./dev model")
+    support.need_node()
     with support.real_node() as place:
         yield place
 

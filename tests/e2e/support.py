@@ -109,6 +109,16 @@ class Place:
             yield port
 
 
+def need_node():
+    """Skips, loudly, where no node can be started."""
+    import pytest  # here alone: benches use this file without it
+
+    if not (BUILD / "dist").exists():
+        pytest.skip(f"no installed tree in {BUILD}: ./dev build")
+    if not model_file():
+        pytest.skip("no SmolLM2 model file: ./dev model")
+
+
 @contextlib.contextmanager
 def real_node(*flags):
     """`tie model add` and `tie up --detach` on free ports; everything in a folder that goes away."""

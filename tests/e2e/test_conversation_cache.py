@@ -48,8 +48,7 @@ class Client:
 
 @pytest.fixture(scope="module")
 def place():
-    if not (support.BUILD / "dist").exists() or not support.model_file():
-        pytest.skip("no installed tree, or no model: ./dev build, ./dev model")
+    support.need_node()
     if not (support.BUILD / "test_helpers/turn_client").exists():
         pytest.skip(f"turn_client is not built in {support.BUILD}")
     with support.real_node() as made:

@@ -16,8 +16,7 @@ KEPT_LIMIT_S = 10
 
 @pytest.fixture(scope="module")
 def place():
-    if not (support.BUILD / "dist").exists() or not support.model_file():
-        pytest.skip("no installed tree, or no model: ./dev build, ./dev model")
+    support.need_node()
     with support.real_node() as made:
         yield made
 

@@ -12,10 +12,7 @@ SWTPM = shutil.which("swtpm")
 
 @pytest.fixture(scope="module")
 def node():
-    if not (support.BUILD / "dist").exists():
-        pytest.skip(f"no installed tree in {support.BUILD}: ./dev build")
-    if not support.model_file():
-        pytest.skip("no SmolLM2 model file: ./dev model")
+    support.need_node()
     if not SWTPM:
         pytest.skip("swtpm is not installed: ./dev deps --tests")
     folder = tempfile.mkdtemp(prefix="tie-tpm-", dir="/dev/shm")

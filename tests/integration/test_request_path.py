@@ -24,10 +24,7 @@ PER_REQUEST = ("cb_jobhelper", "tie-cloud-app")
 
 @pytest.fixture(scope="module")
 def node():
-    if not (support.BUILD / "dist").exists():
-        pytest.skip(f"no installed tree in {support.BUILD}: ./dev build")
-    if not support.model_file():
-        pytest.skip("no SmolLM2 model file: ./dev model")
+    support.need_node()
     with support.real_node() as place:
         yield place
 

@@ -9,7 +9,6 @@ import support  # noqa: E402
 
 @pytest.fixture(scope="module")
 def node():
-    if not (support.BUILD / "dist").exists() or not support.model_file():
-        pytest.skip("no installed tree, or no model: ./dev build, ./dev model")
+    support.need_node()
     with support.real_node() as place:
         yield place

@@ -9,9 +9,6 @@ import support  # noqa: E402
 
 @pytest.fixture(scope="module")
 def place():
-    if not (support.BUILD / "dist").exists():
-        pytest.skip(f"no installed tree in {support.BUILD}: ./dev build")
-    if not support.model_file():
-        pytest.skip("no SmolLM2 model file: ./dev model")
+    support.need_node()
     with support.real_node() as node:
         yield node

@@ -13,8 +13,7 @@ import support
 
 @pytest.fixture
 def assets():
-    if not (support.BUILD / "dist").exists() or not support.model_file():
-        pytest.skip("no installed tree or no model: ./dev build, ./dev model")
+    support.need_node()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="tie-signed-"))
     memory = pathlib.Path(tempfile.mkdtemp(prefix="tie-signed-", dir="/dev/shm"))
     site = Site(folder, memory / "run")

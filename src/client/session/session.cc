@@ -144,34 +144,31 @@ Result<bool> Answer::next_of_attempt(v1::InferenceEvent& event) {
   }
 }
 
+// Fetches the bundle until `wanted` takes it or kRekeyWaitMs are over; asks once at least.
+bool Answer::bundle_came(const std::function<bool(const VerifiedNode&)>& wanted) {
+  for (Deadline limit = Deadline::in_ms(std::min(kRekeyWaitMs, deadline_.remaining_ms()));;) {
+    auto node = session_->node(0);
+    if (node && wanted(**node)) return true;
+    if (limit.passed() || cancel_->sleep_ms(kRekeyPollMs)) return false;
+    if (!node) session_->link_->reconnect_now();
+  }
+}
+
 // A node whose key service has just died says the same as to a request that is not to be opened, since it tells nothing
 // apart there. It then publishes another key within moments; with the same key as before a new attempt would be refused
 // again.
 bool Answer::another_key_came() {
   if (std::exchange(rekeyed_, true) || !node_) return false;
   const Bytes refused = node_->key.key_id;
-  for (Deadline limit = Deadline::in_ms(std::min(kRekeyWaitMs, deadline_.remaining_ms())); !limit.passed();) {
-    auto node = session_->node(0);
-    if (node && (*node)->key.key_id != refused) return true;
-    if (cancel_->sleep_ms(kRekeyPollMs)) return false;
-  }
-  return false;
-}
-
-// A node that has just started again may have no bundle yet; while it publishes one it knows that bundle's key.
-bool Answer::bundle_came() {
-  for (Deadline limit = Deadline::in_ms(std::min(kRekeyWaitMs, deadline_.remaining_ms()));;) {
-    if (session_->node(0)) return true;
-    if (limit.passed() || cancel_->sleep_ms(kRekeyPollMs)) return false;
-    session_->link_->reconnect_now();
-  }
+  return bundle_came([&](const VerifiedNode& node) { return node.key.key_id != refused; });
 }
 
 bool Answer::should_retry(const Error& error) {
   if (began_ || cancel_->cancelled()) return false;
   if (error.code ==
       Code::kKeyUnknownOrExpired) {  // once, and also when earlier attempts have met a node that was just starting
-    return !std::exchange(refetched_, true) && bundle_came();
+    // A node that has just started again may have no bundle yet; while it publishes one it knows that bundle's key.
+    return !std::exchange(refetched_, true) && bundle_came([](const VerifiedNode&) { return true; });
   }
   if (error.code == Code::kUnauthenticated && token_sent_) {  // the node may have started anew: then it wants others
     if (std::exchange(token_retried_, true)) return false;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/byte_reader.h"
+
 namespace tie::attestation {
 namespace {
 
@@ -13,33 +15,6 @@ constexpr uint16_t kAttestQuote = 0x8018;
 constexpr uint16_t kAlgSha256 = 0x000b;
 constexpr size_t kMaxAttestBytes = 1024;
 
-// Reads big-endian numbers and sized fields; past the end everything fails.
-class Reader {
- public:
-  explicit Reader(ByteView bytes) : left_(bytes) {}
-  uint64_t number(size_t size) {
-    uint64_t out = 0;
-    for (const uint8_t byte : take(size)) out = out << 8 | byte;
-    return out;
-  }
-  ByteView sized(size_t size_bytes) { return take(number(size_bytes)); }
-  ByteView take(size_t size) {
-    if (!ok_ || size > left_.size()) {
-      ok_ = false;
-      return {};
-    }
-    const ByteView out = left_.first(size);
-    left_ = left_.subspan(size);
-    return out;
-  }
-  bool ok() const { return ok_; }
-  bool done() const { return ok_ && left_.empty(); }
-
- private:
-  ByteView left_;
-  bool ok_ = true;
-};
-
 struct Attest {
   Bytes extra_data, pcr_digest;
   std::vector<uint8_t> selected;
@@ -48,7 +23,7 @@ struct Attest {
 // TPMS_ATTEST of a quote over one selection of the SHA-256 bank.
 Result<Attest> decode_attest(ByteView bytes) {
   const auto malformed = [] { return fail(Code::kCorrupt, "the TPM's statement is not a quote"); };
-  Reader in(bytes);
+  ByteReader in(bytes);
   if (in.number(4) != kTpmGenerated || in.number(2) != kAttestQuote) return malformed();
   in.sized(2);  // the key's qualified name
   Attest out;
@@ -104,7 +79,7 @@ Bytes encode(const TpmQuote& quote) {
 
 Result<TpmQuote> decode_tpm_quote(ByteView bytes) {
   constexpr size_t kRow = 1 + crypto::kSha256Bytes;
-  Reader in(bytes);
+  ByteReader in(bytes);
   const bool labelled = as_text(in.sized(4)) == kQuoteLabel;
   const ByteView attest = in.sized(4), signature = in.sized(4), key = in.sized(4), pcrs = in.sized(4),
                  log = in.sized(4);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/byte_reader.h"
 #include "base/random.h"
 
 namespace tie::tokens {
@@ -11,35 +12,6 @@ void append_u16(Bytes& out, size_t value) {
   out.push_back(static_cast<uint8_t>(value >> 8));
   out.push_back(static_cast<uint8_t>(value));
 }
-
-// Reads fixed layouts; past the end everything fails.
-class Reader {
- public:
-  explicit Reader(ByteView bytes) : left_(bytes) {}
-  bool ok() const { return ok_; }
-  bool done() const { return ok_ && left_.empty(); }
-  size_t u8() {
-    ByteView one = take(1);
-    return one.empty() ? 0 : one[0];
-  }
-  size_t u16() {
-    ByteView two = take(2);
-    return two.empty() ? 0 : static_cast<size_t>(two[0] << 8 | two[1]);
-  }
-  ByteView take(size_t size) {
-    if (!ok_ || left_.size() < size) {
-      ok_ = false;
-      return {};
-    }
-    ByteView out = left_.first(size);
-    left_ = left_.subspan(size);
-    return out;
-  }
-
- private:
-  ByteView left_;
-  bool ok_ = true;
-};
 
 crypto::Digest digest_of(ByteView bytes) {
   crypto::Digest out{};
@@ -66,13 +38,13 @@ Bytes encode(const TokenChallenge& challenge) {
 }
 
 Result<TokenChallenge> decode_challenge(ByteView bytes) {
-  Reader in(bytes);
+  ByteReader in(bytes);
   TokenChallenge out;
-  const size_t type = in.u16();
-  out.issuer_name = to_string(in.take(in.u16()));
-  const ByteView context = in.take(in.u8());
+  const size_t type = in.number(2);
+  out.issuer_name = to_string(in.sized(2));
+  const ByteView context = in.sized(1);
   out.redemption_context.assign(context.begin(), context.end());
-  out.origin_info = to_string(in.take(in.u16()));
+  out.origin_info = to_string(in.sized(2));
   const bool sizes = !out.issuer_name.empty() && out.issuer_name.size() <= kMaxNameBytes &&
                      out.origin_info.size() <= kMaxNameBytes && (context.empty() || context.size() == kContextBytes);
   if (!in.done() || type != kTokenType || !sizes)
@@ -99,7 +71,7 @@ Bytes encode(const Token& token) {
 Result<Token> decode_token(ByteView bytes) {
   if (bytes.size() != kTokenBytes || bytes[0] != 0 || bytes[1] != kTokenType)
     return fail(Code::kBadRequest, "not a token of type 2");
-  Reader in(bytes.subspan(2));
+  ByteReader in(bytes.subspan(2));
   Token out;
   for (crypto::Digest* field : {&out.nonce, &out.challenge_digest, &out.key_id}) *field = digest_of(in.take(32));
   const ByteView authenticator = in.take(kModulusBytes);
@@ -116,11 +88,11 @@ Bytes encode(const TokenRequest& request) {
 }
 
 Result<TokenRequest> decode_request(ByteView bytes) {
-  Reader in(bytes);
-  const size_t type = in.u16();
+  ByteReader in(bytes);
+  const size_t type = in.number(2);
   if (in.ok() && type != kTokenType) return fail(Code::kUnsupportedFeature, "only tokens of type 2 are issued here");
   TokenRequest out;
-  out.truncated_key_id = static_cast<uint8_t>(in.u8());
+  out.truncated_key_id = static_cast<uint8_t>(in.number(1));
   const ByteView message = in.take(kModulusBytes);
   if (!in.done()) return fail(Code::kBadRequest, "not a token request of type 2");
   out.blinded_message.assign(message.begin(), message.end());

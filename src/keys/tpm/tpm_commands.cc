@@ -4,6 +4,8 @@
 #include <chrono>
 #include <thread>
 
+#include "base/byte_reader.h"
+
 namespace tie::tpm {
 namespace {
 
@@ -69,31 +71,6 @@ Result<Bytes> run(TpmLink& link, uint16_t tag, uint32_t code, const Bytes& body)
   return Bytes(response.begin() + kHeaderBytes, response.end());
 }
 
-class Reader {
- public:
-  explicit Reader(ByteView bytes) : left_(bytes) {}
-  uint32_t number(size_t size) {
-    uint32_t out = 0;
-    for (const uint8_t byte : take(size)) out = out << 8 | byte;
-    return out;
-  }
-  ByteView sized() { return take(number(2)); }
-  ByteView take(size_t size) {
-    if (!ok_ || size > left_.size()) {
-      ok_ = false;
-      return {};
-    }
-    const ByteView out = left_.first(size);
-    left_ = left_.subspan(size);
-    return out;
-  }
-  bool ok() const { return ok_; }
-
- private:
-  ByteView left_;
-  bool ok_ = true;
-};
-
 std::unexpected<Error> not_understood() {
   return fail(Code::kCorrupt, "the TPM's response cannot be understood");
 }
@@ -137,15 +114,15 @@ Result<AttestationKey> create_attestation_key(TpmLink& link) {
   u16(body, 0);            // outside info
   append_u32_be(body, 0);  // creation PCRs
   TIE_TRY(const Bytes response, run(link, kSessions, kCreatePrimary, body));
-  Reader in(response);
+  ByteReader in(response);
   AttestationKey out;
-  out.handle = in.number(4);
+  out.handle = static_cast<uint32_t>(in.number(4));
   in.number(4);
-  Reader made(in.sized());
+  ByteReader made(in.sized(2));
   // The template again, with the point in place of the two empty numbers.
   const ByteView head = made.take(wanted.size() - 4);
   const bool as_wanted = std::equal(head.begin(), head.end(), wanted.begin(), wanted.end() - 4);
-  const ByteView x = made.sized(), y = made.sized();
+  const ByteView x = made.sized(2), y = made.sized(2);
   if (!made.ok() || !as_wanted || !append_fixed(out.point, x) || !append_fixed(out.point, y)) return not_understood();
   return out;
 }
@@ -167,11 +144,11 @@ Result<SignedQuote> quote(TpmLink& link, uint32_t handle, const crypto::Digest& 
   u16(body, kAlgNull);  // the key's own scheme
   append(body, selection(pcrs));
   TIE_TRY(const Bytes response, run(link, kSessions, kQuote, body));
-  Reader in(response);
+  ByteReader in(response);
   in.number(4);
-  const ByteView attest = in.sized();
+  const ByteView attest = in.sized(2);
   const bool ours = in.number(2) == kAlgEcdsa && in.number(2) == kAlgSha256;
-  const ByteView r = in.sized(), s = in.sized();
+  const ByteView r = in.sized(2), s = in.sized(2);
   SignedQuote out{Bytes(attest.begin(), attest.end()), {}};
   if (!in.ok() || !ours || !append_fixed(out.signature, r) || !append_fixed(out.signature, s)) return not_understood();
   return out;
@@ -182,12 +159,12 @@ Result<Pcrs> read_pcrs(TpmLink& link, const std::vector<uint8_t>& pcrs) {
   Pcrs out;
   for (const uint8_t pcr : pcrs) {
     TIE_TRY(const Bytes response, run(link, kNoSessions, kPcrRead, selection({pcr})));
-    Reader in(response);
+    ByteReader in(response);
     in.number(4);  // update counter
     const Bytes asked = selection({pcr});
     const ByteView given = in.take(asked.size());
     const bool same = std::equal(given.begin(), given.end(), asked.begin(), asked.end()) && in.number(4) == 1;
-    const ByteView value = in.sized();
+    const ByteView value = in.sized(2);
     auto digest = crypto::digest_from(value, "a PCR");
     if (!in.ok() || !same || !digest) return not_understood();
     out.emplace_back(pcr, *digest);

@@ -54,7 +54,7 @@ Result<KvLink::Answer> KvLink::receive(Deadline deadline) {
 }
 
 Result<KvLink::Answer> KvLink::ask(const v1::KvxferRequest& request, Deadline deadline, int fd) {
-  TIE_TRY(KvFacts known, facts(deadline));  // its answer comes first
+  TIE_CHECK_OK(facts(deadline));  // its answer comes first
   auto fds = fd >= 0 ? std::span<const int>(&fd, 1) : std::span<const int>();
   if (auto sent = os::send_message(socket_.get(), request, deadline, fds); !sent) {
     socket_.close();
