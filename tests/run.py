@@ -19,7 +19,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 SUITES = ["rules", "unit", "rust", "integration", "sandbox", "golden", "e2e", "supervision", "fuzz"]
 EXTRA_SUITES = ["asan", "systemd", "leaks"]  # by name only: a boot of the Debian package; timing and size measurements
 PROGRAM_LIMIT_S = 900
-FUZZ_SECONDS = 5
+# A fixed seed: the same inputs in every run, so that a change is judged by what it did. `./dev fuzz` explores.
+FUZZ_OPTIONS = ["-max_total_time=5", "-seed=20261130", "-rss_limit_mb=2048", "-timeout=10"]
 # The daemons are not dumpable, so the leak checker, which traces its own process, fails in them.
 SANITIZED_ENVIRONMENT = {"key_daemons_test": {"ASAN_OPTIONS": "detect_leaks=0"}}
 
@@ -152,7 +153,7 @@ def run_fuzz(name_filter):
         corpus = ROOT / "build/fuzz/corpus" / program.name
         corpus.mkdir(parents=True, exist_ok=True)
         seeds = [str(p) for p in [ROOT / "tests/data/fuzz" / program.name] if p.is_dir()]
-        done = subprocess.run([str(program), f"-max_total_time={FUZZ_SECONDS}", "-rss_limit_mb=2048", "-timeout=10", str(corpus), *seeds],
+        done = subprocess.run([str(program), *FUZZ_OPTIONS, str(corpus), *seeds],
                               cwd=ROOT / "build/fuzz", capture_output=True, text=True, errors="replace")
         if done.returncode == 0:
             tally.passed += 1

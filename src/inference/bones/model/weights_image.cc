@@ -162,6 +162,7 @@ Result<WeightsImage> WeightsImage::attach(std::span<const std::byte> image) {
     return fail(Code::kUnsupportedFeature, "the weights image has version " + std::to_string(header.version) +
                                                ", this program reads " + std::to_string(kImageVersion));
   if (header.image_bytes != image.size()) return fail(Code::kCorrupt, "the weights image is truncated or padded");
+  if (header.n_tensors == 0) return fail(Code::kCorrupt, "the weights image holds no tensors");
   if (header.n_tensors > kMaxImageTensors || sizeof header + header.n_tensors * sizeof(TensorEntry) > image.size())
     return fail(Code::kCorrupt, "the weights image claims more tensors than it can hold");
   WeightsImage out;

@@ -106,6 +106,7 @@ TEST(WeightsImage, RefusesEachKindOfDamage) {
       {"another grid", [](Aligned& i) { i.header().place.tensor_ranks = 2; }},
       {"stages", [](Aligned& i) { i.header().place = {0, 1, 1, 2}; }},
       {"tensor count", [](Aligned& i) { i.header().n_tensors = 0x7fffffff; }},
+      {"no tensors", [](Aligned& i) { i.header().n_tensors = 0; }},
       {"fewer tensors", [](Aligned& i) { --i.header().n_tensors; }},
       {"layers", [](Aligned& i) { i.header().config.n_layers = 3; }},
       {"huge layers", [](Aligned& i) { i.header().config.n_layers = 0xffffffff; }},
