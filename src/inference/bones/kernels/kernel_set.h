@@ -98,6 +98,7 @@ struct KernelSet {
   void (*attend_block)(const AttentionJob& job, uint32_t key_block,
                        AttentionPartial& out);  // keys [128 * key_block, + 128)
   void (*merge_partial)(AttentionPartial& into, const AttentionPartial& from, uint32_t n_rows, uint32_t head_dim);
+  uint32_t (*tile_rows)(uint32_t rows) = nullptr;  // rows of a tile of a batch of that many; null: rows_per_tile
 };
 
 // Scratch of MatmulJob for a matrix of k inputs: 32 columns unpacked, with scales and minima.

@@ -36,6 +36,8 @@ inline constexpr uint32_t kScaleBlocks = 2;    // blocks of a scale group
 inline constexpr uint32_t kMaxTileRows = 12;   // rows of activations that one fused kernel takes
 inline constexpr uint32_t kPanelTileRows = 7;  // rows of a tile where weights are unpacked into panels
 inline constexpr uint32_t kFusedRows = 72;     // up to here fused tiles are faster than panels
+inline constexpr uint32_t kAmxTileRows = 16;   // rows of a tile where the AMX set multiplies
+inline constexpr uint32_t kMostTileRows = 16;  // of any set: rows that the last tile of a batch may add
 
 // Rows of a tile of a batch: as few tiles as possible, as even as possible.
 static inline uint32_t rows_per_tile(uint32_t rows) {

@@ -12,7 +12,7 @@ namespace {
 // Rows of activations for every (row, expert) pair, with room for each group's last tile.
 uint32_t padded_slots(const ModelConfig& c, uint32_t max_rows) {
   const uint32_t slots = max_rows * c.n_experts_used;
-  return slots + kMaxTileRows * std::min(c.n_experts, slots);
+  return slots + kMostTileRows * std::min(c.n_experts, slots);
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ void ExpertSpace::route(const ModelConfig& c, uint32_t first, uint32_t last) {
   }
 }
 
-void ExpertSpace::group(const ModelConfig& c, uint32_t rows, bool want_codes, bool want_f32) {
+void ExpertSpace::group(const KernelSet& kernels, const ModelConfig& c, uint32_t rows, bool want_codes, bool want_f32) {
   const uint32_t pairs = rows * c.n_experts_used;
   std::fill(next_slot_.begin(), next_slot_.end(), 0u);
   for (uint32_t i = 0; i < pairs; ++i) ++next_slot_[chosen_[i] + 1];
@@ -85,7 +85,7 @@ void ExpertSpace::group(const ModelConfig& c, uint32_t rows, bool want_codes, bo
     if (n == 0) continue;
     groups_.push_back({e, next_slot_[e], n, rows_from(in_, tile_row), rows_from(ffn_, tile_row)});
     for (Activations* acts : {&groups_.back().in, &groups_.back().ffn})
-      shape_activations(*acts, n, want_codes, want_f32);
+      shape_activations(kernels, *acts, n, want_codes, want_f32);
     tile_row += groups_.back().in.tiles() * groups_.back().in.rows_per_tile;
   }
   for (uint32_t i = 0; i < pairs; ++i) {

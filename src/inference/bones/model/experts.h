@@ -35,7 +35,7 @@ class ExpertSpace {
   // Chooses the experts of rows [first, last) from their router logits.
   void route(const ModelConfig& config, uint32_t first, uint32_t last);
   // Groups the choices of `rows` rows by expert and shapes each group's activations. One thread.
-  void group(const ModelConfig& config, uint32_t rows, bool want_codes, bool want_f32);
+  void group(const KernelSet& kernels, const ModelConfig& config, uint32_t rows, bool want_codes, bool want_f32);
 
   struct Group {
     uint32_t expert = 0, first_slot = 0, n_rows = 0;

@@ -100,7 +100,7 @@ class Pass {
       barrier();
       return shared;
     }
-    shape_activations(own, rows_, shared.want_codes, shared.want_f32);
+    shape_activations(k_, own, rows_, shared.want_codes, shared.want_f32);
     norm_quantize(k_, x, k, weight, c_.norm_epsilon, own, 0, 1, scratch());
     return own;
   }
@@ -203,7 +203,7 @@ class Pass {
     }
     if (thread_ == 0) {
       if (alone) space.route(c_, 0, rows_);
-      space.group(c_, rows_, s_.want_codes, s_.want_f32);
+      space.group(k_, c_, rows_, s_.want_codes, s_.want_f32);
     }
     barrier();
   }
@@ -308,9 +308,9 @@ bool Model::State::run_part(const Batch& batch, const KvPool& kv, PartPlace plac
   }
   for (uint32_t i = 0; i < config.n_layers; ++i) ws.next_item[size_t{i} * 16].store(0, std::memory_order_relaxed);
   const bool codes = is_quantised(output.packing);
-  shape_activations(ws.head_acts, static_cast<uint32_t>(batch.logit_rows.size()), codes, !codes);
+  shape_activations(*kernels, ws.head_acts, static_cast<uint32_t>(batch.logit_rows.size()), codes, !codes);
   for (Activations* acts : {&ws.in_acts, &ws.attention_acts, &ws.ffn_acts})
-    shape_activations(*acts, rows, want_codes, want_f32);
+    shape_activations(*kernels, *acts, rows, want_codes, want_f32);
   const bool split = plan_attention(ws, config, batch, options.pool->size());
   std::atomic<bool> complete{true};
   auto body = [&](uint32_t thread) {

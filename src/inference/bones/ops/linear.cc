@@ -62,9 +62,9 @@ void gated(const KernelSet& kernels, const PackedMatrix& gate, const PackedMatri
   }
 }
 
-void shape_activations(Activations& acts, uint32_t rows, bool want_codes, bool want_f32) {
+void shape_activations(const KernelSet& kernels, Activations& acts, uint32_t rows, bool want_codes, bool want_f32) {
   acts.rows = rows;
-  acts.rows_per_tile = rows_per_tile(rows);
+  acts.rows_per_tile = kernels.tile_rows ? kernels.tile_rows(rows) : rows_per_tile(rows);
   acts.want_codes = want_codes;
   acts.want_f32 = want_f32;
 }

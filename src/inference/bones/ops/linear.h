@@ -26,7 +26,7 @@ void gated(const KernelSet& kernels, const PackedMatrix& gate, const PackedMatri
            Activations& out, uint32_t thread, uint32_t n_threads, ThreadScratch& scratch);
 
 // Prepares `acts` for a batch of `rows`.
-void shape_activations(Activations& acts, uint32_t rows, bool want_codes, bool want_f32);
+void shape_activations(const KernelSet& kernels, Activations& acts, uint32_t rows, bool want_codes, bool want_f32);
 
 // acts = quantised (rms_norm(x) * weight), or of x itself when weight is null; this thread's share. Few rows are split
 // along k, many by tiles.

@@ -25,7 +25,7 @@ void UnmapMemory::operator()(std::byte* p) const {
 }
 
 Activations take_activations(Arena& arena, uint32_t max_rows, uint32_t k) {
-  const size_t rows = size_t{max_rows} + kMaxTileRows /* the last tile's padding */, per_row = k / kBlock;
+  const size_t rows = size_t{max_rows} + kMostTileRows /* the last tile's padding */, per_row = k / kBlock;
   Activations a;
   a.k = k;
   a.codes = arena.take<int8_t>(rows * k);
