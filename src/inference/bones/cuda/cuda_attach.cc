@@ -37,10 +37,11 @@ void CudaModel::State::lay_out(Carver& from) {
   b.k = from.take<float>(rows * nkv);
   b.v = from.take<float>(rows * nkv);
   b.attended = from.take<float>(rows * nq);
-  b.ffn = from.take<float>(rows * c.n_ff);
-  b.up = from.take<float>(rows * c.n_ff);
+  const uint64_t inner = rows * std::max(c.n_experts_used, 1u);  // rows of a feed-forward
+  b.ffn = from.take<float>(inner * c.n_ff);
+  b.up = from.take<float>(inner * c.n_ff);
   b.narrow = from.take<uint16_t>(std::max(rows, heads) * std::max<uint64_t>(c.n_embd, nq));
-  b.narrow_ffn = from.take<uint16_t>(rows * c.n_ff);
+  b.narrow_ffn = from.take<uint16_t>(inner * c.n_ff);
   b.partial = from.take<float>(partials * c.head_dim);
   b.state = from.take<float>(partials * 2);
   b.head_x = from.take<float>(heads * c.n_embd);
@@ -49,6 +50,15 @@ void CudaModel::State::lay_out(Carver& from) {
   b.ids = from.take<uint32_t>(heads * options.max_top_k);
   b.masks = from.take<uint32_t>(heads * mask_words);
   b.block_list = from.take<uint32_t>(options.max_table_blocks);
+  if (c.n_experts != 0) {
+    b.router_logits = from.take<float>(rows * c.n_experts);
+    b.expert_weight = from.take<float>(inner);
+    b.expert_out = from.take<float>(inner * c.n_embd);
+    b.chosen = from.take<uint32_t>(inner);
+    b.slot = from.take<uint32_t>(inner);
+    b.slot_row = from.take<uint32_t>(inner);
+    b.expert_tiles = from.take<ExpertTile>(most_expert_tiles(static_cast<uint32_t>(inner), c.n_experts));
+  }
   for (double*& f : b.frequencies) f = from.take<double>(c.rope_dim / 2);
 }
 
@@ -93,7 +103,11 @@ GpuLayer layer_of(const DeviceTable& table, DevicePtr base, uint32_t i) {
                               {&w.o, Role::kAttentionOutput},
                               {&w.gate, Role::kGate},
                               {&w.up, Role::kUp},
-                              {&w.down, Role::kDown}})
+                              {&w.down, Role::kDown},
+                              {&w.router, Role::kRouter},
+                              {&w.expert_gates, Role::kExpertGates},
+                              {&w.expert_ups, Role::kExpertUps},
+                              {&w.expert_downs, Role::kExpertDowns}})
     *matrix = matrix_of(table, base, role, i);
   for (auto [vector, role] : {std::pair{&w.attention_norm, Role::kAttentionNorm},
                               {&w.ffn_norm, Role::kFfnNorm},

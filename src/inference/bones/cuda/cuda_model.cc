@@ -30,7 +30,8 @@ Result<void> CudaModel::State::gemv(const GpuMatrix& w, const GpuMatrix* up, con
                 .epsilon = config.norm_epsilon,
                 .add = add};
   if (up) args.up = up->m, args.gate = gate();
-  return launcher->launch_for("tie_gemv", w.format, args, {(w.m.n + kGemvOutputs - 1) / kGemvOutputs, 1, 1},
+  return launcher->launch_for("tie_gemv", w.format, args,
+                              {(w.m.n + kGemvOutputs - 1) / kGemvOutputs, (rows + kGemvRows - 1) / kGemvRows, 1},
                               kGemvThreads, kGemvSharedBytes);
 }
 
@@ -131,6 +132,7 @@ Result<void> CudaModel::State::layer(uint32_t i, const StepShape& s, const Devic
 
 Result<void> CudaModel::State::feed_forward(const GpuLayer& w, uint32_t rows) {
   const ModelConfig& c = config;
+  if (c.n_experts != 0) return expert_feed_forward(w, rows);
   if (rows <= kGemvRows && w.gate.format == w.up.format) {
     TIE_CHECK_OK(gemv(w.gate, &w.up, b.x, w.ffn_norm, b.ffn, c.n_ff, rows, false));
     return project(w.down, b.ffn, w.post_ffn_norm, rows);

@@ -156,7 +156,8 @@ TEST_P(Families, RunOnQuantisedWeights) {
   EXPECT_LT(d.mean, 0.06 * d.spread);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Families, ::testing::Values("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"));
+INSTANTIATE_TEST_SUITE_P(All, Families,
+                         ::testing::Values("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3"));
 
 TEST(CudaModel, CapturesADecodeStepWhenItsShapeReturnsAndReplaysIt) {
   const Bytes file = testing::tiny_model(tiny("qwen3", TensorType::kQ4_0));

@@ -8,6 +8,7 @@
 #include "inference/bones/cuda/cuda_model.h"
 #include "inference/bones/cuda/launcher.h"
 #include "inference/bones/kernels/cuda/attention.h"
+#include "inference/bones/kernels/cuda/experts.h"
 
 namespace tie::bones::cuda {
 
@@ -21,6 +22,7 @@ struct GpuMatrix {
 
 struct GpuLayer {
   GpuMatrix q, k, v, o, gate, up, down;
+  GpuMatrix router, expert_gates, expert_ups, expert_downs;  // of a mixture of experts: stacks
   const float *attention_norm = nullptr, *ffn_norm = nullptr, *post_attention_norm = nullptr, *post_ffn_norm = nullptr;
   const float *q_norm = nullptr, *k_norm = nullptr, *q_bias = nullptr, *k_bias = nullptr, *v_bias = nullptr;
 };
@@ -65,6 +67,9 @@ struct GpuBuffers {
   float *x, *projected, *q, *k, *v, *attended, *ffn, *up, *partial, *state, *head_x, *logits, *values;
   uint16_t *narrow, *narrow_ffn;
   uint32_t *ids, *masks, *block_list;
+  float *router_logits, *expert_weight, *expert_out;
+  uint32_t *chosen, *slot, *slot_row;
+  ExpertTile* expert_tiles;
   double* frequencies[2];
 };
 
@@ -101,6 +106,11 @@ struct CudaModel::State {
   Result<void> layer(uint32_t i, const StepShape& s, const DeviceKvPool& kv);
   Result<void> attention(uint32_t i, const StepShape& s, const PagedKv& kv);
   Result<void> feed_forward(const GpuLayer& w, uint32_t rows);
+  Result<void> expert_feed_forward(const GpuLayer& w, uint32_t rows);
+  Result<void> few_experts(const GpuLayer& w, uint32_t rows);
+  Result<void> grouped_experts(const GpuLayer& w, uint32_t rows);
+  Result<void> gemm_expert(const GpuMatrix& stack, uint32_t n, const uint16_t* x, const uint32_t* x_row, float* y,
+                           uint32_t rows);
   Result<void> project(const GpuMatrix& w, const float* in, const float* post_norm, uint32_t rows);
   Result<void> finish_projection(const float* post_norm, uint32_t rows);
   Result<void> head(const StepShape& s);

@@ -16,6 +16,7 @@ namespace {
 
 constexpr char kMagic[8] = {'T', 'I', 'E', 'C', 'U', 'D', 'A', '1'};
 constexpr uint32_t kMaxTensors = 4 + kMaxLayers * 24;
+constexpr uint32_t kMaxRows = std::max(kMaxVocab, kMaxExperts* kMaxWidth);  // of a matrix, or of a stack of experts
 
 struct Header {
   char magic[8];
@@ -30,7 +31,6 @@ uint64_t tensor_bytes(const DeviceTensor& t) {
 }
 
 Result<void> check_runnable(const ModelConfig& c) {
-  if (c.n_experts != 0) return fail(Code::kUnsupportedFeature, "the GPU back end runs no mixture of experts");
   constexpr uint32_t kHeadDims[] = {16, 32, 64, 96, 128, 256};
   if (std::find(std::begin(kHeadDims), std::end(kHeadDims), c.head_dim) == std::end(kHeadDims))
     return fail(Code::kUnsupportedFeature,
@@ -85,7 +85,7 @@ Result<DeviceTable> DeviceTable::parse(ByteView bytes) {
   auto shard = shard_of(out.config, out.place);
   if (!shard) return fail(Code::kCorrupt, "table of GPU weights: " + shard.error().message);
   for (const DeviceTensor& t : out.tensors)
-    if (t.format > Format::kQ6 || (t.k == 1 && t.format != Format::kF32) || t.n > kMaxVocab || t.k > kMaxWidth ||
+    if (t.format > Format::kQ6 || (t.k == 1 && t.format != Format::kF32) || t.n > kMaxRows || t.k > kMaxWidth ||
         t.offset % 256 != 0 || t.bytes != tensor_bytes(t) || t.offset > out.bytes || t.bytes > out.bytes - t.offset)
       return fail(Code::kCorrupt, std::string("table of GPU weights: tensor ") + role_name(t.role) + " lies outside");
   TIE_CHECK_OK(check_shapes(out, *shard));

@@ -34,7 +34,7 @@ struct DeviceTable {
 };
 
 // Reads a GGUF file and fills GPU memory. Errors: PackPlan's, kUnsupportedFeature for what the GPU back end does not
-// run (mixtures of experts, head sizes without a kernel), the driver's.
+// run (head sizes without a kernel), the driver's.
 struct LoadedWeights {
   DeviceTable table;
   DeviceMemory memory;

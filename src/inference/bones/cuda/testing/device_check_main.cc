@@ -138,7 +138,7 @@ Result<json> check_models(const Gpu& gpu, const Options& o) {
                                  {"q6_k", TensorType::kQ6_K, 0.06}};
   json cases = json::array();
   bool all = true;
-  for (const char* family : {"llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"}) {
+  for (const char* family : {"llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3"}) {
     for (const Format& format : kFormats) {
       if (o.quick && (format.type != TensorType::kQ4_K || std::strcmp(family, "gemma3") != 0)) continue;
       const Bytes file = bones::testing::tiny_model(tiny(family, format.type));

@@ -11,8 +11,9 @@ inline constexpr uint32_t kGemmSharedBytes = 2 * kGemmTile * kGemmStride * 4;
 
 struct GemmArgs {
   Matrix w;
-  const uint16_t* x = nullptr;  // [rows][k] bf16, 4-byte aligned
-  float* y = nullptr;           // [rows][y_stride]
+  const uint16_t* x = nullptr;      // [rows][k] bf16, 4-byte aligned
+  const uint32_t* x_row = nullptr;  // null, or which row of x is row i
+  float* y = nullptr;               // [rows][y_stride]
   uint32_t rows = 0, y_stride = 0;
   uint32_t add = 0;
 };
@@ -23,8 +24,12 @@ TIE_DEVICE void gemm_stage(Block& b, const GemmArgs& a, uint32_t row0, uint32_t 
   const auto* x = reinterpret_cast<const uint32_t*>(a.x);
   for (uint32_t i = b.thread(); i < kGemmTile * 16; i += kGemmThreads) {
     const uint32_t row = i / 16, word = i % 16;
-    left[row * kGemmStride + word] =
-        row0 + row < a.rows ? x[uint64_t{row0 + row} * (a.w.k / 2) + block * 16 + word] : 0u;
+    uint32_t bits = 0;
+    if (row0 + row < a.rows) {
+      const uint32_t from = a.x_row ? a.x_row[row0 + row] : row0 + row;
+      bits = x[uint64_t{from} * (a.w.k / 2) + block * 16 + word];
+    }
+    left[row * kGemmStride + word] = bits;
   }
   const uint32_t column = b.thread() / 2, half = b.thread() % 2;
   float w[16] = {};
@@ -33,13 +38,13 @@ TIE_DEVICE void gemm_stage(Block& b, const GemmArgs& a, uint32_t row0, uint32_t 
     right[column * kGemmStride + half * 8 + i] = bf16_bits(w[2 * i]) | bf16_bits(w[2 * i + 1]) << 16;
 }
 
-// Grid: x = column tiles, y = row tiles.
+// Rows from row0 on, at most a tile of them.
 template <Format kFormat, typename Block>
-TIE_DEVICE void gemm(Block& b, const GemmArgs& a) {
+TIE_DEVICE void gemm_rows(Block& b, const GemmArgs& a, uint32_t row0) {
   auto left = b.template shared<uint32_t>(0, kGemmTile * kGemmStride);
   auto right = b.template shared<uint32_t>(kGemmTile * kGemmStride * 4, kGemmTile * kGemmStride);
   const uint32_t warp = b.thread() / kWarp, lane = b.thread() % kWarp, group = lane / 4, pair = lane % 4;
-  const uint32_t row0 = b.block_y() * kGemmTile, column0 = b.block_x() * kGemmTile;
+  const uint32_t column0 = b.block_x() * kGemmTile;
   const uint32_t warp_row = (warp / 2) * 32, warp_column = (warp % 2) * 32;
   float d[2][4][4] = {};
   for (uint32_t block = 0; block < a.w.k / 32; ++block) {
@@ -72,6 +77,35 @@ TIE_DEVICE void gemm(Block& b, const GemmArgs& a) {
         float* y = a.y + uint64_t{row} * a.y_stride + column;
         *y = a.add ? *y + d[m][n][i] : d[m][n][i];
       }
+}
+
+// Grid: x = column tiles, y = row tiles.
+template <Format kFormat, typename Block>
+TIE_DEVICE void gemm(Block& b, const GemmArgs& a) {
+  gemm_rows<kFormat>(b, a, b.block_y() * kGemmTile);
+}
+
+// Rows that chose the same expert, at most a tile of them; rows == 0: nothing.
+struct ExpertTile {
+  uint32_t expert, first, rows;
+};
+
+// The product's w is a stack of experts of n outputs; its rows are grouped by expert (experts.h).
+struct ExpertGemmArgs {
+  GemmArgs product;
+  const ExpertTile* tiles = nullptr;
+  uint32_t n = 0;
+};
+
+// Grid: x = column tiles of one expert, y = the most tiles that there may be.
+template <Format kFormat, typename Block>
+TIE_DEVICE void gemm_expert(Block& b, const ExpertGemmArgs& a) {
+  const ExpertTile tile = a.tiles[b.block_y()];
+  if (tile.rows == 0) return;
+  GemmArgs own = a.product;
+  own.w = rows_of<kFormat>(a.product.w, uint64_t{tile.expert} * a.n, a.n);
+  own.rows = tile.first + tile.rows;
+  gemm_rows<kFormat>(b, own, tile.first);
 }
 
 }  // namespace tie::bones::cuda

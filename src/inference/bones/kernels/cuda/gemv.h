@@ -1,6 +1,7 @@
-// Products for decode: one to four rows of activations times a matrix, weights dequantised as they arrive. The norm of
-// the input, the gate's activation and the addition to the residual stream are part of the product. Limit: memory
-// bandwidth; each warp streams two rows of weights, each lane a block of 32 inputs at a time.
+// Products for decode: rows of activations, four at a time, times a matrix, weights dequantised as they arrive. The
+// norm of the input, the gate's activation and the addition to the residual stream are part of the product. Limit:
+// memory bandwidth; each warp streams two rows of weights, each lane a block of 32 inputs at a time. With experts each
+// row has its own matrix, one of a stack.
 #pragma once
 #include "inference/bones/kernels/cuda/weight_formats.h"
 
@@ -48,9 +49,9 @@ TIE_DEVICE void gemv_block(const Matrix& w, uint32_t output, uint32_t block, uin
   }
 }
 
-// Grid: (n + 7) / 8 blocks of 128 threads.
+// Up to four rows.
 template <Format kFormat, typename Block>
-TIE_DEVICE void gemv(Block& b, const GemvArgs& a) {
+TIE_DEVICE void gemv_rows(Block& b, const GemvArgs& a) {
   auto x = b.template shared<float>(0, kGemvXFloats);
   const uint32_t warp = b.thread() / kWarp, lane = b.thread() % kWarp, k = a.w.k;
   float scale[kGemvRows];
@@ -101,6 +102,43 @@ TIE_DEVICE void gemv(Block& b, const GemvArgs& a) {
       *y = a.add ? *y + total : total;
     }
   }
+}
+
+// The arguments for `rows` rows from `first` on.
+TIE_DEVICE GemvArgs rows_from(const GemvArgs& a, uint32_t first, uint32_t rows) {
+  GemvArgs own = a;
+  own.x += uint64_t{first} * a.x_stride;
+  own.y += uint64_t{first} * a.y_stride;
+  own.rows = rows;
+  return own;
+}
+
+// Grid: x = (n + 7) / 8 blocks of 128 threads, y = rows in fours.
+template <Format kFormat, typename Block>
+TIE_DEVICE void gemv(Block& b, const GemvArgs& a) {
+  const uint32_t first = b.block_y() * kGemvRows, left = a.rows - first;
+  gemv_rows<kFormat>(b, rows_from(a, first, left < kGemvRows ? left : kGemvRows));
+}
+
+// Pairs of a row and one of the experts it chose. The product's w and up are stacks; n is one expert's outputs.
+struct ExpertGemvArgs {
+  GemvArgs product;                  // y: a row for each pair
+  const uint32_t* chosen = nullptr;  // [pairs]
+  uint32_t n = 0;
+  uint32_t pairs_of_row = 1;  // that share a row of x
+};
+
+// Grid: x = (n + 7) / 8, y = pairs.
+template <Format kFormat, typename Block>
+TIE_DEVICE void gemv_expert(Block& b, const ExpertGemvArgs& a) {
+  const uint32_t pair = b.block_y(), expert = a.chosen[pair];
+  GemvArgs own = a.product;
+  own.w = rows_of<kFormat>(a.product.w, uint64_t{expert} * a.n, a.n);
+  if (own.gate != Gate::kNone) own.up = rows_of<kFormat>(a.product.up, uint64_t{expert} * a.n, a.n);
+  own.x += uint64_t{pair / a.pairs_of_row} * own.x_stride;
+  own.y += uint64_t{pair} * own.y_stride;
+  own.rows = 1;
+  gemv_rows<kFormat>(b, own);
 }
 
 }  // namespace tie::bones::cuda

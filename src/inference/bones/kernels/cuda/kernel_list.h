@@ -2,8 +2,7 @@
 // and the emulated ones (emulator/emulated_kernels.cc) are made. X(name, Args, threads, body)
 #pragma once
 #include "inference/bones/kernels/cuda/attention.h"
-#include "inference/bones/kernels/cuda/gemm.h"
-#include "inference/bones/kernels/cuda/sampling.h"
+#include "inference/bones/kernels/cuda/experts.h"
 
 #define TIE_CUDA_FORMATS(X, name, Args, threads, body) \
   X(name##_f32, Args, threads, body<Format::kF32>)     \
@@ -17,6 +16,11 @@
 #define TIE_CUDA_KERNELS(X)                                                          \
   TIE_CUDA_FORMATS(X, tie_gemv, GemvArgs, kGemvThreads, gemv)                        \
   TIE_CUDA_FORMATS(X, tie_gemm, GemmArgs, kGemmThreads, gemm)                        \
+  TIE_CUDA_FORMATS(X, tie_gemv_expert, ExpertGemvArgs, kGemvThreads, gemv_expert)    \
+  TIE_CUDA_FORMATS(X, tie_gemm_expert, ExpertGemmArgs, kGemmThreads, gemm_expert)    \
+  X(tie_route, RouteArgs, kRowThreads, route)                                        \
+  X(tie_group_experts, GroupArgs, kGroupThreads, group_experts)                      \
+  X(tie_combine_experts, CombineArgs, kRowThreads, combine_experts)                  \
   TIE_CUDA_FORMATS(X, tie_embed, EmbedArgs, kRowThreads, embed)                      \
   X(tie_gather_rows, GatherArgs, kRowThreads, gather_rows)                           \
   X(tie_norm_to_bf16, NormArgs, kRowThreads, norm_to_bf16)                           \

@@ -14,29 +14,6 @@ uint64_t aligned(uint64_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-struct BlockBytes {
-  uint32_t codes, high, scales;
-};
-
-BlockBytes block_bytes(Format format) {
-  switch (format) {
-    case Format::kF32:
-      return {128, 0, 0};
-    case Format::kF16:
-    case Format::kBf16:
-      return {64, 0, 0};
-    case Format::kQ8:
-      return {32, 0, 2};
-    case Format::kQ4:
-      return {16, 0, 4};
-    case Format::kQ5:
-      return {16, 4, 4};
-    case Format::kQ6:
-      return {16, 8, 4};
-  }
-  return {};
-}
-
 void put_half(uint8_t* p, float f) {
   const auto bits = static_cast<uint16_t>(float_to_half(f));
   std::memcpy(p, &bits, 2);

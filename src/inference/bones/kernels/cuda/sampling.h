@@ -40,45 +40,63 @@ TIE_DEVICE bool ranks_before(float v, uint32_t id, float w, uint32_t other) {
   return v > w || (v == w && id < other);
 }
 
+inline constexpr uint32_t kNone = 0xffffffffu;
+
+struct Ranked {
+  float value = 0;
+  uint32_t id = kNone;
+};
+
+// The first of all threads' candidates; every thread gets it. `offset`: kSampleSharedBytes of shared memory.
+template <typename Block>
+TIE_DEVICE Ranked first_of_block(Block& b, Ranked best, uint32_t offset) {
+  const uint32_t warps = b.threads() / kWarp;
+  auto values = b.template shared<float>(offset, warps + 1);
+  auto ids = b.template shared<uint32_t>(offset + (warps + 1) * 4, warps + 1);
+  for (uint32_t mask = 16; mask != 0; mask >>= 1) {
+    const float v = b.shuffle_xor(best.value, mask);
+    const uint32_t other = b.shuffle_xor(best.id, mask);
+    if (other != kNone && (best.id == kNone || ranks_before(v, other, best.value, best.id))) best = {v, other};
+  }
+  b.sync();
+  if (b.thread() % kWarp == 0) values[b.thread() / kWarp] = best.value, ids[b.thread() / kWarp] = best.id;
+  b.sync();
+  if (b.thread() == 0) {
+    for (uint32_t warp = 1; warp < warps; ++warp) {
+      const float v = values[warp];
+      const uint32_t other = ids[warp];
+      if (other != kNone && (best.id == kNone || ranks_before(v, other, best.value, best.id))) best = {v, other};
+    }
+    values[warps] = best.value, ids[warps] = best.id;
+  }
+  b.sync();
+  return {values[warps], ids[warps]};
+}
+
+// The first of a row's numbers after `past` (its id kNone: of all).
+template <typename Block>
+TIE_DEVICE Ranked first_after(Block& b, const float* row, uint32_t n, Ranked past, uint32_t offset) {
+  Ranked best;
+  for (uint32_t i = b.thread(); i < n; i += b.threads()) {
+    const float v = row[i] == row[i] ? fmaxf(row[i], kLowest) : kLowest;
+    if (past.id != kNone && !ranks_before(past.value, past.id, v, i)) continue;
+    if (best.id == kNone || ranks_before(v, i, best.value, best.id)) best = {v, i};
+  }
+  return first_of_block(b, best, offset);
+}
+
 // Grid: rows. One pass over the row for each of the k.
 template <typename Block>
 TIE_DEVICE void top_k(Block& b, const TopKArgs& a) {
-  constexpr uint32_t kNone = 0xffffffffu, kWarps = kSampleThreads / 32;
-  auto values = b.template shared<float>(0, kWarps + 1);
-  auto ids = b.template shared<uint32_t>((kWarps + 1) * 4, kWarps + 1);
   const float* row = a.logits + uint64_t{b.block_x()} * a.stride;
-  float past_value = 0;
-  uint32_t past = kNone;
+  Ranked past;
+  bool more = true;
   for (uint32_t rank = 0; rank < a.k; ++rank) {
-    float best = 0;
-    uint32_t id = kNone;
-    for (uint32_t i = b.thread(); i < a.n_vocab; i += kSampleThreads) {
-      const float v = row[i] == row[i] ? fmaxf(row[i], kLowest) : kLowest;
-      if (rank != 0 && !ranks_before(past_value, past, v, i)) continue;
-      if (id == kNone || ranks_before(v, i, best, id)) best = v, id = i;
-    }
-    for (uint32_t mask = 16; mask != 0; mask >>= 1) {
-      const float v = b.shuffle_xor(best, mask);
-      const uint32_t other = b.shuffle_xor(id, mask);
-      if (other != kNone && (id == kNone || ranks_before(v, other, best, id))) best = v, id = other;
-    }
-    b.sync();
-    if (b.thread() % 32 == 0) values[b.thread() / 32] = best, ids[b.thread() / 32] = id;
-    b.sync();
-    if (b.thread() == 0) {
-      for (uint32_t warp = 1; warp < kWarps; ++warp) {
-        const float v = values[warp];
-        const uint32_t other = ids[warp];
-        if (other != kNone && (id == kNone || ranks_before(v, other, best, id))) best = v, id = other;
-      }
-      values[kWarps] = best, ids[kWarps] = id;
-      a.ids[uint64_t{b.block_x()} * a.k + rank] = id == kNone ? kNone : a.first_id + id;
-      a.values[uint64_t{b.block_x()} * a.k + rank] = best;
-    }
-    b.sync();
-    past_value = values[kWarps];
-    past = ids[kWarps];
-    if (past == kNone) past_value = kLowest;
+    if (more) past = first_after(b, row, a.n_vocab, past, 0);
+    more = more && past.id != kNone;
+    if (b.thread() != 0) continue;
+    a.ids[uint64_t{b.block_x()} * a.k + rank] = more ? a.first_id + past.id : kNone;
+    a.values[uint64_t{b.block_x()} * a.k + rank] = more ? past.value : kLowest;
   }
 }
 

@@ -21,6 +21,37 @@ struct Matrix {
   uint32_t n = 0, k = 0;
 };
 
+// Bytes of a block of 32 inputs in each plane.
+struct BlockBytes {
+  uint32_t codes, high, scales;
+};
+TIE_DEVICE constexpr BlockBytes block_bytes(Format format) {
+  switch (format) {
+    case Format::kF32:
+      return {128, 0, 0};
+    case Format::kF16:
+    case Format::kBf16:
+      return {64, 0, 0};
+    case Format::kQ8:
+      return {32, 0, 2};
+    case Format::kQ4:
+      return {16, 0, 4};
+    case Format::kQ5:
+      return {16, 4, 4};
+    case Format::kQ6:
+      return {16, 8, 4};
+  }
+  return {0, 0, 0};
+}
+
+// Rows [first, first + n) of a matrix: one expert of a stack.
+template <Format kFormat>
+TIE_DEVICE Matrix rows_of(const Matrix& m, uint64_t first, uint32_t n) {
+  constexpr BlockBytes kBytes = block_bytes(kFormat);
+  const uint64_t at = first * (m.k / 32);
+  return {m.codes + at * kBytes.codes, m.high + at * kBytes.high, m.scales + at * kBytes.scales, n, m.k};
+}
+
 TIE_DEVICE uint32_t load_u32(const uint8_t* p) {
   return *reinterpret_cast<const uint32_t*>(p);
 }
