@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -57,7 +58,7 @@ class Communicator;
 
 struct ModelOptions {
   ThreadPool* pool = nullptr;     // required; not owned
-  std::string_view kernels = {};  // "reference", "avx2", "avx512", "avx512fp16"; empty = the best this CPU has
+  std::string_view kernels = {};  // "reference", "avx2", "avx512", "avx512fp16", "amx"; empty = the best this CPU has
   uint32_t max_batch_rows = 512;  // tokens in one forward pass
   uint32_t max_logit_rows = 64;
   uint32_t max_sequences = 256;
@@ -96,5 +97,8 @@ class Model {
 
 // Names of the kernel sets that this CPU can run, best first; "reference" is always last.
 std::vector<std::string_view> available_kernel_sets();
+
+// Why a faster set than those is not used although this CPU claims to have what it needs; empty: there is none.
+std::string kernel_set_note();
 
 }  // namespace tie::bones

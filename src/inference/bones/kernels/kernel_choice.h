@@ -14,7 +14,8 @@ std::vector<const KernelSet*> runnable_kernel_sets();
 // The plain set that gives the same bits.
 const KernelSet& twin_of(const KernelSet& set);
 
-// By name; empty = the fastest. kUnsupportedFeature when unknown or not runnable here.
+// By name; empty = the fastest. kUnsupportedFeature when unknown or not runnable here. Also "reference_fp16" and
+// "amx_emulated", which are never the fastest.
 Result<const KernelSet*> choose_kernel_set(std::string_view name);
 
 }  // namespace tie::bones
