@@ -120,8 +120,8 @@ def need_node():
 
 
 @contextlib.contextmanager
-def real_node(*flags):
-    """`tie model add` and `tie up --detach` on free ports; everything in a folder that goes away."""
+def real_node(*flags, model_flags=()):
+    """`tie model add` (with `model_flags`) and `tie up --detach` on free ports; everything in a folder that goes away."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="tie-e2e-"))
     memory = pathlib.Path(tempfile.mkdtemp(prefix="tie-e2e-", dir="/dev/shm"))  # a node keeps its state in memory only
     assets, run_dir = folder / "assets", memory / "run"
@@ -129,7 +129,7 @@ def real_node(*flags):
     node_port, proxy_port = free_port(), free_port()
     place = Place(node_port, proxy_port, run_dir=run_dir)
     try:
-        subprocess.run([str(tie_program()), "model", "add", str(model_file()), "--name", MODEL], check=True, env=environment, capture_output=True, timeout=60)
+        subprocess.run([str(tie_program()), "model", "add", str(model_file()), "--name", MODEL, *map(str, model_flags)], check=True, env=environment, capture_output=True, timeout=60)
         up = subprocess.run(
             [str(tie_program()), "up", "--detach", "--run-dir", str(run_dir), "--assets", str(assets), "--listen", place.node, "--proxy", f"127.0.0.1:{proxy_port}", *map(str, flags)],
             capture_output=True, text=True, timeout=120, env=environment)

@@ -93,14 +93,21 @@ Result<std::string> sampling_text(const ModelParts& parts, const std::vector<std
   return out.empty() ? out : "[sampling]\n" + out;
 }
 
+// How many processes the model is divided over; nothing for one.
+std::string grid_text(const AddModel& request) {
+  return (request.ranks > 1 ? fmt::format("ranks = {}\n", request.ranks) : "") +
+         (request.stages > 1 ? fmt::format("stages = {}\n", request.stages) : "");
+}
+
 std::string record_text(const ModelParts& parts, const FileDigests& digests, const std::string& model_id,
-                        const std::string& source, const std::string& sampling) {
+                        const AddModel& request, const std::string& sampling) {
   return fmt::format(
       "# Written by `tie model add`. Digests are checked by `tie model verify`.\n"
       "architecture = {}\ncontext_tokens = {}\ntitle = {}\nsource = {}\nmodel_id = \"{}\"\n"
-      "weights_sha256 = \"{}\"\ntokenizer_sha256 = \"{}\"\ntemplate_sha256 = \"{}\"\n{}",
-      quoted(parts.architecture), parts.context_tokens, quoted(parts.title), quoted(source), model_id, digests.weights,
-      digests.tokenizer, digests.chat_template, sampling);
+      "weights_sha256 = \"{}\"\ntokenizer_sha256 = \"{}\"\ntemplate_sha256 = \"{}\"\n{}{}",
+      quoted(parts.architecture), parts.context_tokens, quoted(parts.title),
+      quoted(fs::path(request.source).filename()), model_id, digests.weights, digests.tokenizer, digests.chat_template,
+      grid_text(request), sampling);
 }
 
 Result<toml::table> read_record(const fs::path& folder) {
@@ -196,9 +203,8 @@ Result<void> fill_folder(const fs::path& folder, const AddModel& request) {
     TIE_CHECK_OK(os::write_file_atomic(folder / owner::kTemplateFile, as_bytes(parts.chat_template), 0644));
   TIE_TRY(FileDigests digests, digests_of(folder));
   TIE_TRY(crypto::Digest id, owner::model_id_of_folder(folder));
-  const std::string source = fs::path(request.source).filename();
   return os::write_file_atomic(folder / kRecordFile,
-                               as_bytes(record_text(parts, digests, to_hex(id), source, sampling)), 0644);
+                               as_bytes(record_text(parts, digests, to_hex(id), request, sampling)), 0644);
 }
 
 }  // namespace

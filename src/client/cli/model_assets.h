@@ -27,6 +27,7 @@ struct AddModel {
   std::vector<std::string> sampling;  // KEY=VALUE defaults over those that the model recommends
   bool replace = false;               // another model under the same name gives way
   bool keep_precision = false;        // a folder's matrices stay as they are instead of becoming Q8_0
+  uint32_t ranks = 1, stages = 1;     // processes that divide each layer, and the layers among them; the owner packs so
 };
 
 // Compiles tokenizer and template and installs all under the name; weights are hard-linked where they can be. The same

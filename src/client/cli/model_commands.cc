@@ -121,6 +121,11 @@ void add_model_commands(CLI::App& app, int& exit_code) {
                         "put it in the place of another model of that name: an upgrade, or the way back");
   add_command->add_flag("--keep-precision", o->add.keep_precision,
                         "keep a folder's F32, F16 or BF16 matrices (default: Q8_0, faster and half the size)");
+  add_command
+      ->add_option("--ranks", o->add.ranks, "divide every layer over so many processes (default 1); all share the CPUs")
+      ->check(CLI::Range(1, 64));
+  add_command->add_option("--stages", o->add.stages, "divide the layers over so many stages of such processes")
+      ->check(CLI::Range(1, 64));
   add_command->callback([o, &exit_code] { exit_code = add(*o); });
 
   CLI::App* list_command = model->add_subcommand("list", "the models installed here");

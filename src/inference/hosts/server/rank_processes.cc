@@ -96,7 +96,7 @@ Result<void> rank_life(int argc, char** argv) {
                               .max_batch_rows = arguments.max_rows,
                               .max_logit_rows = arguments.max_logit_rows,
                               .max_sequences = arguments.max_sequences};
-  TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
+  TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kPerRequest));  // it never needs a socket of its own
   return bones::follow({image.bytes(), std::make_unique<bones::RankSegment>(std::move(segment)), kv.writable()},
                        arguments.rank, options);
 }
