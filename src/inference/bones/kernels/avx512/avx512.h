@@ -5,4 +5,5 @@
 namespace tie::bones::avx512 {
 void quantised_matmul(const MatmulJob& job);  // packings Q4, Q5, Q6, Q8
 void folded_matmul(const MatmulJob& job);     // Q4, called by the former
+uint32_t quantize(const QuantizeJob& job);    // how many of the job's blocks it did, from the first: often all
 }  // namespace tie::bones::avx512

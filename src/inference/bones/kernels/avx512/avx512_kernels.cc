@@ -24,9 +24,17 @@ void matmul(const MatmulJob& job) {
   }
 }
 
+void quantize_fast(const QuantizeJob& job) {
+  const uint32_t done = avx512::quantize(job);
+  if (done == job.n_blocks) return;
+  QuantizeJob rest = job;
+  rest.first_block += done, rest.n_blocks -= done;
+  quantize(rest);
+}
+
 }  // namespace
 
-const KernelSet kAvx512Kernels = {"avx512",      matmul,   quantize, rms_scale,    scale_mul,
+const KernelSet kAvx512Kernels = {"avx512",      matmul,   quantize_fast, rms_scale,    scale_mul,
                                   scale_mul_add, add,      rotate,   silu_gate,    gelu_gate,
                                   soft_cap,      store_kv, nullptr,  attend_block, merge_partial};
 
