@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <string>
 #include <vector>
 
+#include "inference/bones/kernels/amx/amx_state.h"
 #include "inference/bones/thread_pool.h"
 #include "os/memfd.h"
 
@@ -15,6 +17,7 @@ namespace tie::bench {
 int avx512_int8(uint64_t n);
 float avx512_fp32(uint64_t n);
 uint64_t avx512_read(const void* memory, uint64_t bytes);
+void amx_int8(uint64_t n);
 }  // namespace tie::bench
 
 namespace {
@@ -35,6 +38,14 @@ double best_seconds(bones::ThreadPool& pool, F f) {
   return best;
 }
 
+// ", amx int8 N GOP/s" where there are tiles.
+std::string amx(bones::ThreadPool& pool, uint32_t threads) {
+  if (bones::amx::state() != bones::amx::State::kReady) return "";
+  constexpr uint64_t kLoops = 4'000'000;
+  const double seconds = best_seconds(pool, [](uint32_t) { bench::amx_int8(kLoops); });
+  return fmt::format(", amx int8 {:.0f} GOP/s", kLoops * 4.0 * 2 * 16 * 16 * 64 * threads / seconds * 1e-9);
+}
+
 void measure(uint32_t threads, const os::Mapping& memory, double mb) {
   bones::ThreadPool pool({threads});
   const uint64_t share = memory.size() / threads / 4096 * 4096,
@@ -45,9 +56,10 @@ void measure(uint32_t threads, const os::Mapping& memory, double mb) {
   constexpr uint64_t kLoops = 8'000'000;
   const double int8 = best_seconds(pool, [&](uint32_t) { sink = static_cast<uint64_t>(bench::avx512_int8(kLoops)); });
   const double fp32 = best_seconds(pool, [&](uint32_t) { sink = static_cast<uint64_t>(bench::avx512_fp32(kLoops)); });
-  fmt::print("{} thread(s): read {:.1f} GB/s of a {:.0f} MB memfd, int8 {:.0f} GOP/s, fp32 {:.0f} GFLOP/s\n", threads,
+  fmt::print("{} thread(s): read {:.1f} GB/s of a {:.0f} MB memfd, int8 {:.0f} GOP/s, fp32 {:.0f} GFLOP/s{}\n", threads,
              static_cast<double>(share * threads * rounds) / read * 1e-9, mb,
-             kLoops * 12.0 * 128 * threads / int8 * 1e-9, kLoops * 12.0 * 32 * threads / fp32 * 1e-9);
+             kLoops * 12.0 * 128 * threads / int8 * 1e-9, kLoops * 12.0 * 32 * threads / fp32 * 1e-9,
+             amx(pool, threads));
 }
 
 }  // namespace

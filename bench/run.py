@@ -1,6 +1,6 @@
 """The benchmarks, called by `./dev bench NAME`. Measurements, never tests: each prints a table and, with --json F, writes its figures.
 
-  limits   what this machine allows: read bandwidth, int8 and fp32 peak, for 1 and all threads
+  limits   what this machine allows: read bandwidth, int8 (AVX-512 and, where there are tiles, AMX) and fp32 peak, for 1 and all threads
   engine   bones alone, against those limits; --model FILE for another model
   peers    the same model file through llama-cpp-python (built on first use: minutes), flash attention on and off, interleaved with ours: about 5 minutes
   path     first token and throughput through the whole private path against the engine alone; CPU time per request pair
@@ -42,18 +42,18 @@ def table(title, header, rows):
 
 # ---- limits and engine ----
 
-LIMIT_LINE = re.compile(r"(\d+) thread\(s\): read ([\d.]+) GB/s of a (\d+) MB memfd, int8 (\d+) GOP/s, fp32 (\d+) GFLOP/s")
+LIMIT_LINE = re.compile(r"(\d+) thread\(s\): read ([\d.]+) GB/s of a (\d+) MB memfd, int8 (\d+) GOP/s, fp32 (\d+) GFLOP/s(?:, amx int8 (\d+) GOP/s)?")
 
 
 def limits(megabytes=96):
     text = subprocess.run([BIN / "limits_bench", "--threads", str(THREADS), "--mb", str(megabytes)], capture_output=True, text=True, check=True).stdout
-    return {int(n): {"read_gb_s": float(gb), "int8_gops": float(ops), "fp32_gflops": float(fp)} for n, gb, _, ops, fp in LIMIT_LINE.findall(text)}
+    return {int(n): {"read_gb_s": float(gb), "int8_gops": float(ops), "fp32_gflops": float(fp), **({"amx_int8_gops": float(amx)} if amx else {})} for n, gb, _, ops, fp, amx in LIMIT_LINE.findall(text)}
 
 
 def bench_limits(options):
     found = {size: limits(size) for size in (96, 1024)}
-    rows = [[f"{threads} thread(s), {size} MB memfd", f"{v['read_gb_s']:.1f}", f"{v['int8_gops']:.0f}", f"{v['fp32_gflops']:.0f}"] for size, by in found.items() for threads, v in by.items()]
-    table("limits of this machine", ["working set", "read GB/s", "int8 GOP/s", "fp32 GFLOP/s"], rows)
+    rows = [[f"{threads} thread(s), {size} MB memfd", f"{v['read_gb_s']:.1f}", f"{v['int8_gops']:.0f}", f"{v['fp32_gflops']:.0f}", f"{v['amx_int8_gops']:.0f}" if "amx_int8_gops" in v else "none"] for size, by in found.items() for threads, v in by.items()]
+    table("limits of this machine", ["working set", "read GB/s", "int8 GOP/s", "fp32 GFLOP/s", "AMX int8 GOP/s"], rows)
     return {"limits": found}
 
 

@@ -2,8 +2,14 @@
 
 #include <gtest/gtest.h>
 #include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 
 #include "os/program_files.h"
@@ -59,6 +65,33 @@ TEST(SeccompProgram, EveryPolicyFitsAndOnlyNoneIsEmpty) {
   }
   EXPECT_TRUE(seccomp_program(SyscallPolicy::kNone)->empty());
 }
+
+#if defined(__x86_64__)
+// errno of the request for AMX's tile registers in a child, under `policy`'s filter; 0: granted.
+int tile_request(SyscallPolicy policy) {
+  const auto filter = seccomp_program(policy);
+  EXPECT_TRUE(filter);
+  Bytes code = filter ? *filter : Bytes{};
+  const sock_fprog program{static_cast<unsigned short>(code.size() / sizeof(sock_filter)),
+                           reinterpret_cast<sock_filter*>(code.data())};
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (policy != SyscallPolicy::kNone &&
+        (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0))
+      ::_exit(255);
+    constexpr int kRequestPermission = 0x1023, kTileData = 18;
+    ::_exit(::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 ? 0 : errno);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 256;
+}
+
+TEST(SeccompProgram, TheRuntimesFilterLeavesTheAnswerAboutTilesToTheKernel) {
+  EXPECT_EQ(tile_request(SyscallPolicy::kContainer), tile_request(SyscallPolicy::kNone));
+}
+#endif
 
 TEST(ProgramFiles, ListsLoaderAndLibrariesOfADynamicProgram) {
   auto needed = program_libraries(std::filesystem::read_symlink("/proc/self/exe"));

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -98,7 +97,7 @@ class Model {
 // Names of the kernel sets that this CPU can run, best first; "reference" is always last.
 std::vector<std::string_view> available_kernel_sets();
 
-// Why a faster set than those is not used although this CPU claims to have what it needs; empty: there is none.
-std::string kernel_set_note();
+// For the log, one word: why the set "amx" is not used although this CPU claims tiles (amx_state.h); empty: no such case.
+std::string_view kernel_set_note();
 
 }  // namespace tie::bones

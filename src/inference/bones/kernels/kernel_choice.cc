@@ -79,9 +79,9 @@ const KernelSet& twin_of(const KernelSet& set) {
   return kReferenceKernels;
 }
 
-std::string kernel_set_note() {
+std::string_view kernel_set_note() {
 #if defined(__x86_64__)
-  if (has_avx512() && amx::state() != amx::State::kNoHardware) return std::string(amx::reason(amx::state()));
+  if (has_avx512()) return amx::word(amx::state());
 #endif
   return "";
 }

@@ -165,4 +165,19 @@ std::string_view reason(State state) {
   return "products on AMX tiles differ from plain arithmetic on this CPU";
 }
 
+std::string_view word(State state) {
+  switch (state) {
+    case State::kReady:
+    case State::kNoHardware:
+      return "";
+    case State::kNotSaved:
+      return "not-saved";
+    case State::kRefused:
+      return "refused";
+    case State::kWrong:
+      break;
+  }
+  return "wrong-results";
+}
+
 }  // namespace tie::bones::amx

@@ -20,6 +20,8 @@ enum class State {
 State state();
 // In words for people; empty for kReady.
 std::string_view reason(State state);
+// One word for the log; empty for kReady, and for kNoHardware, which is nothing to report.
+std::string_view word(State state);
 
 // What state() asks, in order; the first that says no decides. For tests.
 struct Questions {

@@ -55,6 +55,8 @@ TEST(AmxState, TheFirstNoDecides) {
   for (const State state : {State::kNoHardware, State::kNotSaved, State::kRefused, State::kWrong})
     EXPECT_FALSE(amx::reason(state).empty());
   EXPECT_TRUE(amx::reason(State::kReady).empty());
+  for (const State state : {State::kNotSaved, State::kRefused, State::kWrong}) EXPECT_FALSE(amx::word(state).empty());
+  EXPECT_TRUE(amx::word(State::kReady).empty() && amx::word(State::kNoHardware).empty());
 }
 
 TEST(AmxState, AProductWithOneWrongBitIsNotUsed) {
