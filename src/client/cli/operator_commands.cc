@@ -41,8 +41,9 @@ std::string duration(uint64_t ms) {
 void print_status(const v1::NodeStatus& status) {
   fmt::print("node        {}{}{}, for {}\n", status.state(), status.reason().empty() ? "" : ": ", status.reason(),
              duration(status.state_since_ms()));
-  fmt::print("requests    {} in flight, {} allowed{}\n", status.in_flight(), status.max_requests(),
-             status.drained_by_operator() ? " (drained by the operator)" : "");
+  fmt::print("requests    {} in flight, {} allowed{}{}\n", status.in_flight(), status.max_requests(),
+             status.drained_by_operator() ? " (drained by the operator)" : "",
+             status.load_unknown() ? " (as last heard: cloudboardd does not answer now)" : "");
   std::string next =
       status.next_recycle_in_ms() == 0 ? "none planned" : "next in " + duration(status.next_recycle_in_ms());
   std::string last = status.recycle_count() == 0 ? "" : ", the last took " + duration(status.last_recycle_ms());
@@ -51,6 +52,10 @@ void print_status(const v1::NodeStatus& status) {
   for (const v1::ComponentStatus& component : status.components())
     fmt::print("{:<32} {:<16} {:<10} {}\n", component.name(), component.state(), duration(component.since_ms()),
                component.message());
+  for (const v1::ComponentStatus& component : status.components())
+    if (!component.last_fault().empty())
+      fmt::print("\nlast fault of {}, {} ago: {}\n", component.name(), duration(component.last_fault_ago_ms()),
+                 component.last_fault());
   for (const std::string& model : status.unserved_models())
     fmt::print(
         "\n{} is new and this node was started without it. To serve it:\n"

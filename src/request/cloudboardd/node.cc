@@ -115,6 +115,12 @@ void Node::update_health(const v1::UpdateHealthStatusRequest& request, HealthDon
   finish_drains();
 }
 
+Result<v1::UpdateHealthStatusReply> Node::load_report(const v1::GetLoadRequest& request) const {
+  if (session_id_.empty() || request.session_id() != session_id_)
+    return fail(Code::kFailedPrecondition, "no registration of that session; register first");
+  return health_reply(admission_.load().in_flight);
+}
+
 v1::UpdateHealthStatusReply Node::health_reply(uint32_t in_flight) const {
   v1::UpdateHealthStatusReply reply;
   reply.set_in_flight(in_flight);

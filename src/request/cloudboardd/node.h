@@ -47,6 +47,8 @@ class Node {
   void controller_lost(const std::string& session_id);
   using HealthDone = std::move_only_function<void(Result<v1::UpdateHealthStatusReply>)>;
   void update_health(const v1::UpdateHealthStatusRequest& request, HealthDone done);
+  // The same report at any moment, in any state.
+  Result<v1::UpdateHealthStatusReply> load_report(const v1::GetLoadRequest& request) const;
   void restart_prewarmed() { pool_.restart(); }
 
   // workload_servicesd.

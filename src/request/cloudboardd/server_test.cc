@@ -113,6 +113,15 @@ struct ServerTest : ::testing::Test {
       out.name = std::string(name->second.data(), name->second.size());
     return out;
   }
+  // What the controller hears when it asks now; nothing when it is refused.
+  std::optional<uint32_t> in_flight(const std::string& of_session) {
+    grpc::ClientContext context;
+    v1::GetLoadRequest request;
+    request.set_session_id(of_session);
+    v1::UpdateHealthStatusReply reply;
+    if (!control->GetLoad(&context, request, &reply).ok()) return std::nullopt;
+    return reply.in_flight();
+  }
   bool serving() {
     auto health = grpc::health::v1::Health::NewStub(channel());
     grpc::ClientContext context;
@@ -162,6 +171,8 @@ TEST_F(ServerTest, ALostRegistrationIsNotServingAtOnce) {
 
 TEST_F(ServerTest, OverTheLimitIsRefusedAtOnce) {
   make_ready(1);
+  EXPECT_EQ(in_flight(session), 0u);
+  EXPECT_EQ(in_flight("another"), std::nullopt);
   grpc::ClientContext context;
   auto held = client->InvokeWorkload(&context);
   say_opening(*held, "enc-held");
@@ -170,6 +181,7 @@ TEST_F(ServerTest, OverTheLimitIsRefusedAtOnce) {
   Outcome second = invoke("enc-2");
   EXPECT_EQ(second.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(second.name, "OVERLOADED");
+  EXPECT_EQ(in_flight(session), 1u) << "true at the moment of asking";
   context.TryCancel();
   held->Finish();
   bool free_again = false;

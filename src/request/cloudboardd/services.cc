@@ -82,6 +82,14 @@ class ControlService final : public v1::CloudBoardControl::CallbackService {
     return reactor;
   }
 
+  ServerUnaryReactor* GetLoad(CallbackServerContext* context, const v1::GetLoadRequest* request,
+                              v1::UpdateHealthStatusReply* reply) override {
+    ServerUnaryReactor* reactor = context->DefaultReactor();
+    loop_.post(
+        [this, context, request, reply, reactor] { answer(context, reactor, reply, node_.load_report(*request)); });
+    return reactor;
+  }
+
   ServerUnaryReactor* RestartPrewarmed(CallbackServerContext* context, const v1::RestartPrewarmedRequest*,
                                        v1::RestartPrewarmedReply*) override {
     ServerUnaryReactor* reactor = context->DefaultReactor();

@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kHeartbeatMs = 1'000;
 constexpr int64_t kHandledMs = 2'000;
+constexpr int64_t kLoadMs = 500;
 constexpr int64_t kReadyWaitMs = 60'000;
 constexpr int64_t kReloadMs = 10 * 60'000;
 
@@ -62,6 +63,13 @@ void fill_outcomes(const RequestCounts& counts, v1::RequestOutcomes& out) {
 
 }  // namespace
 
+// What an operator reads is true when it is asked for, not as of cloudboardd's last report.
+void ControllerService::fill_now(v1::NodeStatus& out) const {
+  bool known = node_.refresh_load(kLoadMs);
+  fill(node_.snapshot(), out);
+  out.set_load_unknown(!known);
+}
+
 void ControllerService::fill(const Core& core, v1::NodeStatus& out) const {
   int64_t now = monotonic_ms();
   out.set_state(phase_name(core.phase()));
@@ -72,6 +80,11 @@ void ControllerService::fill(const Core& core, v1::NodeStatus& out) const {
     RuntimeView runtime = core.runtime(i);
     add_component(out, "runtime/" + probes[i].model, runtime_name(runtime.state), runtime.message,
                   now - runtime.since_ms);
+    if (!runtime.last_fault.empty()) {
+      v1::ComponentStatus& component = *out.mutable_components()->rbegin();
+      component.set_last_fault(runtime.last_fault);
+      component.set_last_fault_ago_ms(static_cast<uint64_t>(std::max<int64_t>(now - runtime.last_fault_ms, 0)));
+    }
     out.add_models(probes[i].model);
   }
   add_component(out, "model-owner", owner_name(core.owner()), core.owner_message(), now - core.owner_since_ms());
@@ -89,13 +102,13 @@ void ControllerService::fill(const Core& core, v1::NodeStatus& out) const {
 }
 
 grpc::Status ControllerService::GetStatus(grpc::ServerContext*, const v1::NodeStatusRequest*, v1::NodeStatus* reply) {
-  fill(node_.snapshot(), *reply);
+  fill_now(*reply);
   return grpc::Status::OK;
 }
 
 grpc::Status ControllerService::GetMetrics(grpc::ServerContext*, const v1::NodeStatusRequest*, v1::NodeMetrics* reply) {
   v1::NodeStatus status;
-  fill(node_.snapshot(), status);
+  fill_now(status);
   reply->set_text(metrics_text(status));
   return grpc::Status::OK;
 }
@@ -126,8 +139,8 @@ grpc::Status ControllerService::recycle(grpc::ServerContext* context, RecycleWan
   Deadline deadline = Deadline::in_ms(drain_ms + node_.options().core.start_limit_ms + kHandledMs);
   node_.post_and_wait(std::move(wanted), Deadline::in_ms(kHandledMs));
   bool over = node_.wait([&](const Core& core) { return !core.recycling() || context->IsCancelled(); }, deadline);
+  fill_now(*reply);
   Core core = node_.snapshot();
-  fill(core, *reply);
   if (!over || core.recycling()) return rpc::to_status({Code::kDeadline, "the recycle goes on"}, context);
   if (core.phase() == Phase::kError || core.phase() == Phase::kInitializing)
     return rpc::to_status({Code::kNotReady, core.reason()}, context);
@@ -146,7 +159,7 @@ grpc::Status ControllerService::Reload(grpc::ServerContext* context, const v1::N
                                        v1::NodeStatus* reply) {
   auto handed_out = ask_reload(node_.options().owner_socket, kReloadMs);
   if (!handed_out) {
-    fill(node_.snapshot(), *reply);
+    fill_now(*reply);
     return rpc::to_status({Code::kNotReady, "the model owner does not answer"}, context);
   }
   // Its next report tells the core.
@@ -156,8 +169,8 @@ grpc::Status ControllerService::Reload(grpc::ServerContext* context, const v1::N
       Deadline::in_ms(node_.options().timing.owner_poll_ms * 2));
   Deadline deadline = Deadline::in_ms(node_.options().core.drain_limit_ms + node_.options().core.start_limit_ms);
   bool over = node_.wait([&](const Core& core) { return !core.recycling() || context->IsCancelled(); }, deadline);
+  fill_now(*reply);
   Core core = node_.snapshot();
-  fill(core, *reply);
   if (!over) return rpc::to_status({Code::kDeadline, "the recycle goes on"}, context);
   for (const std::string& model : *handed_out) {
     const auto& probes = node_.options().probes;
@@ -175,8 +188,8 @@ grpc::Status ControllerService::Drain(grpc::ServerContext* context, const v1::No
   (void)node_.wait(
       [&](const Core& core) { return core.drain_answered() || core.phase() != Phase::kBusy || context->IsCancelled(); },
       Deadline::in_ms(int64_t{wait_ms} + kHandledMs));
+  fill_now(*reply);
   Core core = node_.snapshot();
-  fill(core, *reply);
   if (core.in_flight() > 0)
     return rpc::to_status({Code::kDeadline, std::to_string(core.in_flight()) + " requests are still in flight"},
                           context);
@@ -188,8 +201,8 @@ grpc::Status ControllerService::Resume(grpc::ServerContext* context, const v1::N
   node_.post_and_wait(ResumeWanted{}, Deadline::in_ms(kHandledMs));
   bool ready = node_.wait([&](const Core& core) { return core.phase() == Phase::kReady || context->IsCancelled(); },
                           Deadline::in_ms(kReadyWaitMs));
+  fill_now(*reply);
   Core core = node_.snapshot();
-  fill(core, *reply);
   if (!ready) return rpc::to_status({Code::kNotReady, core.reason()}, context);
   return grpc::Status::OK;
 }

@@ -21,6 +21,7 @@ class ControllerService final : public v1::Controller::Service {
 
  private:
   grpc::Status recycle(grpc::ServerContext* context, RecycleWanted wanted, v1::NodeStatus* reply);
+  void fill_now(v1::NodeStatus& out) const;
   void fill(const Core& core, v1::NodeStatus& out) const;
   NodeController& node_;
 };

@@ -79,6 +79,10 @@ struct Advertised {
   uint32_t in_flight;
   RequestCounts counts = {};
 };  // answer to Advertise
+struct LoadReport {
+  uint32_t in_flight;
+  RequestCounts counts;
+};  // cloudboardd, asked just now
 struct RecycleAnswered {
   uint64_t op;
   size_t index;
@@ -103,7 +107,7 @@ struct WarmupAnswered {
   size_t index;
   bool ok;
 };  // answer to SendWarmup
-using Event = std::variant<WarmupAnswered, GpuReport, OwnerReport, RuntimeReport, Registration, Advertised,
+using Event = std::variant<WarmupAnswered, GpuReport, OwnerReport, RuntimeReport, Registration, Advertised, LoadReport,
                            RecycleAnswered, PrewarmedRestarted, RecycleWanted, DrainWanted, ResumeWanted, Tick>;
 
 // --- commands ---
@@ -134,6 +138,8 @@ struct RuntimeView {
   std::string instance;
   std::string message;
   int64_t since_ms = 0;
+  std::string last_fault;  // what the last error said, kept after the runtime was replaced; empty = none yet
+  int64_t last_fault_ms = 0;
 };
 
 class Core {
@@ -198,6 +204,7 @@ class Core {
   void hear(const RuntimeReport& e, int64_t now_ms);
   void hear(const Registration& e, int64_t now_ms);
   void hear(const Advertised& e, int64_t now_ms);
+  void hear(const LoadReport& e, int64_t now_ms);
   void hear(const RecycleAnswered& e, int64_t now_ms);
   void hear(const WarmupAnswered& e, int64_t now_ms);
   void hear(const PrewarmedRestarted& e, int64_t now_ms);

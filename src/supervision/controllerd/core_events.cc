@@ -43,6 +43,11 @@ void Core::hear(const RuntimeReport& e, int64_t now_ms) {
   if (e.index >= runtimes_.size()) return;
   RuntimeFacts& runtime = runtimes_[e.index];
   if (runtime.state != e.state || (!e.instance.empty() && e.instance != runtime.instance)) runtime.since_ms = now_ms;
+  bool retired = !runtime.retired.empty() && e.instance == runtime.retired;
+  if (e.state == Runtime::kError && !retired && (runtime.state != e.state || runtime.message != e.message)) {
+    runtime.last_fault = e.message;
+    runtime.last_fault_ms = now_ms;
+  }
   runtime.state = e.state;
   runtime.message = e.message;
   if (!e.instance.empty()) runtime.instance = e.instance;
@@ -65,6 +70,11 @@ void Core::hear(const Advertised& e, int64_t) {
     counts_ = e.counts;
   }
   if (phase_ == Phase::kBusy) drain_answered_ = true;
+}
+
+void Core::hear(const LoadReport& e, int64_t) {
+  in_flight_ = e.in_flight;
+  counts_ = e.counts;
 }
 
 void Core::hear(const RecycleAnswered& e, int64_t now_ms) {

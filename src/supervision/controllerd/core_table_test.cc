@@ -43,6 +43,7 @@ const std::vector<NamedEvent>& all_events() {
       {"recycle refused", [](Driver& d) { return RecycleAnswered{d.recycle.op, 0, false}; }},
       {"prewarmed", [](Driver& d) { return PrewarmedRestarted{d.prewarm.op, true}; }},
       {"prewarm failed", [](Driver& d) { return PrewarmedRestarted{d.prewarm.op, false}; }},
+      {"load report", [](Driver&) { return LoadReport{7, {}}; }},
       {"warmup told", [](Driver& d) { return WarmupAnswered{d.warmup.op, 0, true}; }},
       {"warmup lost", [](Driver& d) { return WarmupAnswered{d.warmup.op, 0, false}; }},
       {"recycle wanted", [](Driver&) { return RecycleWanted{Trigger::kOperator, "r", 1'000}; }},
@@ -56,7 +57,7 @@ const std::vector<NamedEvent>& all_events() {
 TEST(CoreTable, EveryStateMeetsEveryEvent) {
   // One letter per event of all_events(), in order: Initializing, Ready, Busy, Recycling ("C"), Error.
   // The columns: gpu h d u ?, owner r l e ?, runtime ready-a ready-b init err rec warm gone, reg unreg, adv advfail,
-  // acc ref, pre prefail, recycle drain resume tick.
+  // acc ref, pre prefail, load, warm-up told lost, recycle drain resume tick.
   struct Row {
     const char* name;
     Make make;
@@ -64,11 +65,11 @@ TEST(CoreTable, EveryStateMeetsEveryEvent) {
   };
   // clang-format off
   const Row rows[] = {
-      //                                     gpu    owner  runtime   reg  adv  rec  pre  warm wanted
-      {"ready", &Driver::make_ready,         "REER" "RRER" "RIIEIIE" "II" "RR" "RR" "RR" "RR" "BBRR"},
-      {"busy", &Driver::make_busy,           "BBBB" "BBBB" "BBBBBBB" "BC" "CC" "BB" "BB" "BB" "BBBB"},
-      {"recycling", &Driver::make_recycling, "CEEC" "CCEC" "CCCCCCC" "CC" "CC" "CC" "CC" "CC" "CCCC"},
-      {"error", &Driver::make_error,         "EEEE" "EEEE" "REIEIII" "EE" "EE" "EE" "EE" "EE" "BEEE"},
+      //                                     gpu    owner  runtime   reg  adv  rec  pre  ld  warm wanted
+      {"ready", &Driver::make_ready,         "REER" "RRER" "RIIEIIE" "II" "RR" "RR" "RR" "R" "RR" "BBRR"},
+      {"busy", &Driver::make_busy,           "BBBB" "BBBB" "BBBBBBB" "BC" "CC" "BB" "BB" "B" "BB" "BBBB"},
+      {"recycling", &Driver::make_recycling, "CEEC" "CCEC" "CCCCCCC" "CC" "CC" "CC" "CC" "C" "CC" "CCCC"},
+      {"error", &Driver::make_error,         "EEEE" "EEEE" "REIEIII" "EE" "EE" "EE" "EE" "E" "EE" "BEEE"},
   };
   // clang-format on
   const std::map<char, Phase> letters = {{'I', Phase::kInitializing},

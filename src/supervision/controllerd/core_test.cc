@@ -384,5 +384,45 @@ TEST(Core, ReportsOfRuntimesThatDoNotExistAreIgnored) {
   EXPECT_EQ(d.core.phase(), Phase::kReady);
 }
 
+TEST(Core, AWarmUpInsideARecycleIsPartOfIt) {
+  Driver d;
+  d.make_recycling();
+  d.send(RecycleAnswered{d.recycle.op, 0, true});
+  d.runtime(Runtime::kUnreachable, "");
+  d.runtime(Runtime::kInitializing, "b");
+  d.runtime(Runtime::kNeedsWarmup, "b");
+  d.send(WarmupAnswered{d.warmup.op, 0, true});
+  // It has warmed the cache, ends, and a third one restores what it sealed.
+  for (auto [state, instance] : {std::pair(Runtime::kInitializing, "b"), std::pair(Runtime::kRecycling, "b"),
+                                 std::pair(Runtime::kUnreachable, ""), std::pair(Runtime::kInitializing, "c")}) {
+    d.runtime(state, instance);
+    EXPECT_EQ(d.core.phase(), Phase::kRecycling) << runtime_name(state) << ": " << d.core.reason();
+    EXPECT_TRUE(d.core.recycling());
+  }
+  d.runtime(Runtime::kReady, "c");
+  d.prewarmed();
+  EXPECT_EQ(d.core.phase(), Phase::kReady);
+  EXPECT_EQ(d.core.recycle_count(), 1u);
+  EXPECT_EQ(d.core.runtime(0).last_fault, "");
+}
+
+TEST(Core, TheLastFaultOfARuntimeOutlivesIt) {
+  Driver d;
+  d.make_ready();
+  d.now += 100;
+  d.send(RuntimeReport{0, Runtime::kError, "a", "the runtime has exited: it was killed or crashed"});
+  EXPECT_EQ(d.core.phase(), Phase::kError);
+  d.runtime(Runtime::kUnreachable, "");
+  d.runtime(Runtime::kInitializing, "b");
+  d.runtime(Runtime::kReady, "b");
+  d.prewarmed();
+  EXPECT_EQ(d.core.phase(), Phase::kReady);
+  EXPECT_EQ(d.core.runtime(0).last_fault, "the runtime has exited: it was killed or crashed");
+  EXPECT_EQ(d.core.runtime(0).last_fault_ms, 101);
+  d.send(RecycleWanted{Trigger::kOperator, "why", 0});
+  d.send(RuntimeReport{0, Runtime::kError, "b", "draining went wrong"});
+  EXPECT_EQ(d.core.runtime(0).last_fault, "the runtime has exited: it was killed or crashed") << "b was told to go";
+}
+
 }  // namespace
 }  // namespace tie::controller

@@ -104,6 +104,12 @@ void NodeController::post_and_wait(Event event, Deadline deadline) {
                            [&] { return state_->stopping || state_->handled >= mine; });
 }
 
+bool NodeController::refresh_load(int64_t limit_ms) {
+  auto load = state_->registrar->ask_load(limit_ms);
+  if (load) post_and_wait(*load, Deadline::in_ms(limit_ms));
+  return load.has_value();
+}
+
 Core NodeController::snapshot() const {
   std::lock_guard lock(state_->mutex);
   return state_->core;

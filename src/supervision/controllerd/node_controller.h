@@ -39,6 +39,9 @@ class NodeController {
   void post_and_wait(Event event, Deadline deadline);
   // A copy of the core as of the last event.
   Core snapshot() const;
+  // Asks cloudboardd what is in flight, so that the next snapshot is true at this moment. False when it does not
+  // answer.
+  bool refresh_load(int64_t limit_ms);
   const NodeOptions& options() const { return options_; }
   // Waits until `holds(core)`, at most until the deadline; `version` grows with each event. Returns whether it held.
   template <typename Predicate>

@@ -57,6 +57,16 @@ class FakeCloudboard final : public v1::CloudBoardControl::Service {
     reply->mutable_outcomes()->set_cut(3);
     return grpc::Status::OK;
   }
+  grpc::Status GetLoad(grpc::ServerContext* context, const v1::GetLoadRequest* request,
+                       v1::UpdateHealthStatusReply* reply) override {
+    while (hangs && !context->IsCancelled()) nap(5);
+    if (request->session_id() != std::to_string(registrations))
+      return {grpc::StatusCode::FAILED_PRECONDITION, "another session"};
+    reply->set_in_flight(in_flight);
+    reply->mutable_outcomes()->set_completed(41);
+    reply->mutable_outcomes()->set_cut(3);
+    return grpc::Status::OK;
+  }
   grpc::Status RestartPrewarmed(grpc::ServerContext*, const v1::RestartPrewarmedRequest*,
                                 v1::RestartPrewarmedReply*) override {
     ++prewarms;
@@ -432,6 +442,48 @@ TEST_F(NodeTest, StatusAndMetricsTellHowRequestsEnded) {
   EXPECT_EQ(status.outcomes().cut(), 3u);
   ASSERT_TRUE(stub->GetMetrics(&metrics_context, {}, &metrics).ok());
   EXPECT_NE(metrics.text().find("\ntie_requests_cut_total 3\n"), std::string::npos) << metrics.text();
+}
+
+TEST_F(NodeTest, RequestsInFlightAreThoseOfTheMomentOfAsking) {
+  options_.core.refresh_ms = 3'600'000;  // no report of its own meanwhile
+  start_everything();
+  auto stub = operator_stub();
+  auto shown = [&] {
+    grpc::ClientContext context;
+    v1::NodeStatus status;
+    EXPECT_TRUE(stub->GetStatus(&context, {}, &status).ok());
+    EXPECT_FALSE(status.load_unknown());
+    return status.in_flight();
+  };
+  for (uint32_t now : {3u, 0u, 7u}) {
+    cloudboard_.in_flight = now;
+    EXPECT_EQ(shown(), now);
+  }
+  grpc::ClientContext metrics_context;
+  v1::NodeMetrics metrics;
+  cloudboard_.in_flight = 5;
+  ASSERT_TRUE(stub->GetMetrics(&metrics_context, {}, &metrics).ok());
+  EXPECT_NE(metrics.text().find("\ntie_requests_in_flight 5\n"), std::string::npos) << metrics.text();
+  // While it drains, too, although the answer to the drain is still to come.
+  grpc::ClientContext drain_context;
+  v1::NodeDrainRequest drain;
+  v1::NodeStatus drained;
+  std::thread draining([&] { (void)stub->Drain(&drain_context, drain, &drained); });
+  ASSERT_TRUE(becomes(Phase::kBusy));
+  cloudboard_.in_flight = 2;
+  EXPECT_EQ(shown(), 2u);
+  cloudboard_.in_flight = 0;
+  draining.join();
+  EXPECT_EQ(drained.in_flight(), 0u);
+}
+
+TEST_F(NodeTest, StatusSaysThatTheLoadIsNotKnownWhenCloudboardIsSilent) {
+  start_everything();
+  cloudboard_.hangs = true;
+  grpc::ClientContext context;
+  v1::NodeStatus status;
+  ASSERT_TRUE(operator_stub()->GetStatus(&context, {}, &status).ok());
+  EXPECT_TRUE(status.load_unknown());
 }
 
 TEST_F(NodeTest, StatusNamesEveryComponent) {

@@ -105,6 +105,8 @@ class Registrar final : public PeerThread {
   // Ends an advertise() in progress on another thread.
   void cancel_advertise();
   bool restart_prewarmed(int64_t limit_ms);
+  // What is in flight now. Nothing: not registered, or no answer in time. Any thread.
+  std::optional<LoadReport> ask_load(int64_t limit_ms);
 
  private:
   void run() override;

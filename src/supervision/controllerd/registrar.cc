@@ -116,6 +116,22 @@ void Registrar::advertise(const Advertise& command) {
   sink_(Advertised{command.op, status.ok(), reply.in_flight(), counts_of(reply.outcomes())});
 }
 
+std::optional<LoadReport> Registrar::ask_load(int64_t limit_ms) {
+  std::shared_ptr<grpc::Channel> channel;
+  v1::GetLoadRequest request;
+  {
+    std::lock_guard lock(mutex_);
+    channel = channel_;
+    request.set_session_id(session_);
+  }
+  if (channel == nullptr) return std::nullopt;
+  grpc::ClientContext context;
+  context.set_deadline(rpc::call_deadline(limit_ms));
+  v1::UpdateHealthStatusReply reply;
+  if (!v1::CloudBoardControl::NewStub(channel)->GetLoad(&context, request, &reply).ok()) return std::nullopt;
+  return LoadReport{reply.in_flight(), counts_of(reply.outcomes())};
+}
+
 bool Registrar::restart_prewarmed(int64_t limit_ms) {
   std::shared_ptr<grpc::Channel> channel;
   {

@@ -16,6 +16,8 @@ namespace {
 
 using namespace tie;
 
+constexpr int64_t kTellMs = 300;
+
 struct Flags {
   std::string socket;
   probe::ProbeOptions probe;
@@ -46,7 +48,10 @@ Result<void> serve(Flags flags) {
     (void)os::wait_readable(fd, Deadline::in_ms(INT64_MAX / 4));
     probe.stop();
   }).detach();
-  leave(probe.run());
+  auto outcome = probe.run();
+  // Who watches learns why the runtime is gone before the container is.
+  if (probe.status().state == probe::State::kError) server.stop(Deadline::in_ms(kTellMs));
+  leave(outcome);
 }
 
 }  // namespace

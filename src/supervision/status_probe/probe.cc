@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/random.h"
+#include "os/end_note.h"
 
 namespace tie::probe {
 namespace {
@@ -50,8 +51,13 @@ Status Probe::status() const {
 Status Probe::wait_change(uint64_t seen_version, Deadline deadline) const {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms()),
-                    [&] { return stopped_ || status_.version != seen_version; });
+                    [&] { return stopped_ || leaving_ || status_.version != seen_version; });
   return status_;
+}
+
+bool Probe::leaving() const {
+  std::lock_guard lock(mutex_);
+  return leaving_;
 }
 
 void Probe::set_state(State state, std::string message) {
@@ -131,7 +137,21 @@ void Probe::judge(const Result<int64_t>& outcome) {
   set_state(State::kError, "the canary failed: " + error.message);
 }
 
-// False when there is no next: a recycle or a stop was asked for, or the runtime is dead and nobody attends to it.
+// Once the runtime has exited, says why. True when that was its plan.
+bool Probe::note_exit() {
+  if (!process_.exited()) return false;
+  os::Ended ended = os::read_end_note(os::end_note_path(options_.canary.runtime_socket));
+  bool planned = ended.step == os::EndStep::kWarmed;
+  if (planned) {
+    set_state(State::kRecycling, "the prefix cache is warm; a fresh runtime takes over");
+  } else {
+    set_state(State::kError, "the runtime has exited: " + ended.sentence());
+  }
+  return planned;
+}
+
+// False when there is no next: a recycle or a stop was asked for, the runtime has warmed the prefix cache and ended, or
+// it is dead and nobody attends to it.
 bool Probe::wait_for_next(int64_t ms) {
   Deadline next = Deadline::in_ms(ms);
   for (;;) {
@@ -139,7 +159,7 @@ bool Probe::wait_for_next(int64_t ms) {
     if (process_.exited()) {
       int64_t now = monotonic_ms();
       if (dead_since_ms_ == 0) dead_since_ms_ = now;
-      set_state(State::kError, "the runtime has exited");
+      if (note_exit()) return false;
       if (now - dead_since_ms_ >= options_.unattended_ms) return false;
     }
     std::unique_lock lock(mutex_);
@@ -193,12 +213,17 @@ Result<void> Probe::run() {
   std::unique_lock lock(mutex_);
   bool wanted = recycle_wanted_;
   bool stopped = stopped_;
+  lock.unlock();
+  // Also when we were told to stop: that may be because the runtime has ended.
+  bool planned = !wanted && note_exit();
+  lock.lock();
   leaving_ = true;
   changed_.notify_all();
   lock.unlock();
   if (wanted) recycle();
   liveness.join();
-  if (!wanted && !stopped) return fail(Code::kRuntimeLost, "the runtime has exited and nobody asked for a recycle");
+  if (!wanted && !stopped && !planned)
+    return fail(Code::kRuntimeLost, "the runtime has exited and nobody asked for a recycle");
   return {};
 }
 

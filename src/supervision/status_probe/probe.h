@@ -1,6 +1,8 @@
 // The probe's state and its two activities: the canary loop and the recycle. Independent of gRPC.
 // States: initializing → ready ⇄ error; needs_warmup when the runtime says so; recycling is final. A ready runtime that
-// fails a canary is in error and may become ready again; a runtime whose process has exited stays in error. Threads:
+// fails a canary is in error and may become ready again; a runtime whose process has exited stays in error, with the
+// reason that it left in its end note (os/end_note.h), unless it had warmed the prefix cache: that is its plan, and the
+// container ends as after a recycle. Threads:
 // run() blocks its caller (main) and has one more thread for the
 // liveness calls; status(), wait_change(), request_recycle(), stop() any.
 #pragma once
@@ -56,6 +58,8 @@ class Probe {
   // The status as soon as its version differs from `seen_version`, or at the deadline.
   Status wait_change(uint64_t seen_version, Deadline deadline) const;
   const std::string& model() const { return options_.canary.model; }
+  // run() is over: the present status is the last one.
+  bool leaving() const;
   // Starts the drain. drain_limit_ms 0 = default. Repeated requests join the one in progress.
   std::string request_recycle(uint32_t drain_limit_ms);
   // Tells the runtime to warm its prefix cache. kFailedPrecondition unless the state is needs_warmup.
@@ -68,6 +72,7 @@ class Probe {
   Result<int64_t> run_canary();
   void judge(const Result<int64_t>& outcome);
   bool wait_for_next(int64_t ms);
+  bool note_exit();
   void recycle();
   void watch_liveness();
 

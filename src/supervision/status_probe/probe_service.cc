@@ -28,6 +28,7 @@ grpc::Status ProbeService::WatchStatus(grpc::ServerContext* context, const v1::P
   while (!context->IsCancelled()) {
     // Short pieces, so that a cancelled watch gives its thread back soon.
     Status status = probe_.wait_change(sent_version, Deadline::in_ms(100));
+    if (status.version == sent_version && probe_.leaving()) break;
     if (status.version == sent_version && monotonic_ms() - sent_ms < kHeartbeatMs) continue;
     v1::ProbeStatus message;
     fill(status, probe_.model(), message);

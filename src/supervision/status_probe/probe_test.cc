@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "grpc_service.grpc.pb.h"
+#include "os/end_note.h"
 #include "sampling.pb.h"
 #include "supervision/rpc/unix_grpc.h"
 #include "supervision/status_probe/probe_service.h"
@@ -219,11 +220,49 @@ TEST_F(ProbeTest, AWarmUpIsASignalToARuntimeThatWaitsForItAndToNoOther) {
   auto asked = probe_->request_warmup();
   ASSERT_TRUE(asked) << asked.error().message;
   EXPECT_EQ(*asked, probe_->status().instance_id);
-  // The child has no handler for it: its end proves that the signal came.
+  // The child has no handler for it: its end proves that the signal came. It left no note, so its end is a fault.
   ASSERT_TRUE(becomes(State::kError));
   int status = 0;
   EXPECT_EQ(::waitpid(child_, &status, 0), child_);
   EXPECT_EQ(WTERMSIG(status), SIGUSR1);
+}
+
+TEST_F(ProbeTest, ARuntimeThatHasWarmedThePrefixCacheEndsByPlanAndIsNeverAnError) {
+  runtime_.behaviour = Behaviour::kNeedsWarmup;
+  auto note = os::EndNote::create(os::end_note_path(options_.canary.runtime_socket));
+  ASSERT_TRUE(note);
+  note->write(os::EndStep::kWarmed, Code::kOk);  // before its end, as the runtime does
+  start_runtime();
+  start_probe();
+  ASSERT_TRUE(becomes(State::kNeedsWarmup));
+  std::atomic<bool> failed{false};
+  std::thread watcher([&] {
+    Deadline deadline = Deadline::in_ms(10'000);
+    for (Status now = probe_->status(); !ended_ && !deadline.passed();
+         now = probe_->wait_change(now.version, Deadline::in_ms(50)))
+      failed = failed || now.state == State::kError;
+  });
+  ASSERT_TRUE(probe_->request_warmup());
+  EXPECT_TRUE(ends());
+  watcher.join();
+  EXPECT_FALSE(failed);
+  EXPECT_EQ(probe_->status().state, State::kRecycling);
+  EXPECT_TRUE(outcome_) << "the container ends at once, well";
+}
+
+TEST_F(ProbeTest, ADeadRuntimesReasonIsToldEvenWhenTheContainerIsEndedAtOnce) {
+  auto note = os::EndNote::create(os::end_note_path(options_.canary.runtime_socket));
+  ASSERT_TRUE(note);
+  note->write(os::EndStep::kStartingEngine, Code::kTooLarge);
+  start_probe();
+  ::kill(child_, SIGKILL);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child_, &status, 0), child_);
+  probe_->stop();  // as the container's init does at the runtime's end
+  ASSERT_TRUE(ends());
+  EXPECT_EQ(probe_->status().state, State::kError);
+  EXPECT_EQ(probe_->status().message,
+            "the runtime has exited: the engine could not start (vocabulary, memory for keys and values) (TOO_LARGE)");
 }
 
 TEST_F(ProbeTest, ARecycleDrainsTheRuntimeAndEndsTheProbe) {
@@ -266,7 +305,7 @@ TEST_F(ProbeTest, ADeadRuntimeIsAnErrorAtOnceAndEndsTheContainerWhenNobodyAttend
   ASSERT_TRUE(becomes(State::kReady));
   ::kill(child_, SIGKILL);
   EXPECT_TRUE(becomes(State::kError, 200));
-  EXPECT_EQ(probe_->status().message, "the runtime has exited");
+  EXPECT_EQ(probe_->status().message, "the runtime has exited: it was killed or crashed");
   ASSERT_TRUE(ends());
   EXPECT_FALSE(outcome_);
 }
