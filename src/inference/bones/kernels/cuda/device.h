@@ -32,6 +32,11 @@ TIE_DEVICE float as_float(uint32_t bits) {
 TIE_DEVICE uint32_t as_bits(float f) {
   return __float_as_uint(f);
 }
+TIE_DEVICE float fast_exp2(float f) {
+  float out;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(f));
+  return out;
+}
 TIE_DEVICE float half_value(uint16_t bits) {
   return __half2float(__ushort_as_half(bits));
 }
@@ -44,6 +49,9 @@ TIE_DEVICE float as_float(uint32_t bits) {
 }
 TIE_DEVICE uint32_t as_bits(float f) {
   return std::bit_cast<uint32_t>(f);
+}
+TIE_DEVICE float fast_exp2(float f) {
+  return std::exp2(f);
 }
 TIE_DEVICE float half_value(uint16_t bits) {
   return half_to_float(bits);

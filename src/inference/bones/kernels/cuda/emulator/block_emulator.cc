@@ -8,7 +8,7 @@ namespace tie::bones::cuda {
 namespace {
 
 constexpr size_t kStackBytes = 64 << 10;
-constexpr uint32_t kLanes = 32, kMaxThreads = 1024, kMaxShared = 227 << 10, kTouchBytes = 2;
+constexpr uint32_t kLanes = 32, kGroupLanes = 128, kMaxThreads = 1024, kMaxShared = 227 << 10, kTouchBytes = 2;
 
 float bf16_half(uint32_t word, uint32_t which) {
   return std::bit_cast<float>(which == 0 ? word << 16 : word & 0xffff0000u);
@@ -80,15 +80,26 @@ void BlockEmulator::prepare_fibers() {
   }
 }
 
+// Those that wait with all others of their warp or warpgroup.
+bool BlockEmulator::release_groups(Waits why, uint32_t lanes) {
+  bool released = false;
+  for (uint32_t first = 0; first + lanes <= launch_.threads; first += lanes) {
+    auto group = std::span(fibers_).subspan(first, lanes);
+    if (!std::all_of(group.begin(), group.end(), [&](const Fiber& f) { return f.waits == why; })) continue;
+    for (Fiber& f : group) f.waits = Waits::kRunning;
+    released = true;
+  }
+  return released;
+}
+
 // Lets those go on whose meeting is complete. False: nobody can.
 bool BlockEmulator::release_waiters() {
-  bool released = false;
-  for (uint32_t warp = 0; warp < launch_.threads; warp += kLanes) {
-    auto lanes = std::span(fibers_).subspan(warp, kLanes);
-    if (std::all_of(lanes.begin(), lanes.end(), [](const Fiber& f) { return f.waits == Waits::kWarp; })) {
-      for (Fiber& f : lanes) f.waits = Waits::kRunning;
-      released = true;
-    }
+  bool released = release_groups(Waits::kWarp, kLanes);
+  released = release_groups(Waits::kGroup, kGroupLanes) || released;
+  for (Fiber& f : fibers_) {
+    if (f.waits != Waits::kPhase || barriers_[f.barrier].phase == f.parity) continue;
+    f.waits = Waits::kRunning;
+    released = true;
   }
   if (released) return true;
   if (!std::all_of(fibers_.begin(), fibers_.end(), [](const Fiber& f) { return f.waits == Waits::kBlock; }))
@@ -100,6 +111,8 @@ bool BlockEmulator::release_waiters() {
 
 Result<void> BlockEmulator::run_block() {
   prepare_fibers();
+  barriers_.clear();
+  tensor_columns_ = 0;
   ++epoch_;
   for (;;) {
     if (launch_.order_seed > 1) std::shuffle(order_.begin(), order_.end(), random_);

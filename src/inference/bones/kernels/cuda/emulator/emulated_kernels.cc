@@ -1,6 +1,6 @@
 #include "inference/bones/kernels/cuda/emulator/emulated_kernels.h"
 
-#include "inference/bones/kernels/cuda/kernel_list.h"
+#include "inference/bones/kernels/cuda/tensor_core/tensor_core_list.h"
 
 namespace tie::bones::cuda {
 namespace {
@@ -8,7 +8,8 @@ namespace {
 #define TIE_ROW(name, Args, threads, ...) \
   {#name, threads, sizeof(Args),          \
    [](EmulatedBlock& block, const void* args) { __VA_ARGS__(block, *static_cast<const Args*>(args)); }},
-constexpr EmulatedKernel kKernels[] = {TIE_CUDA_KERNELS(TIE_ROW)};
+constexpr EmulatedKernel kKernels[] = {TIE_CUDA_KERNELS(TIE_ROW) TIE_HOPPER_KERNELS(TIE_ROW)
+                                           TIE_BLACKWELL_KERNELS(TIE_ROW)};
 #undef TIE_ROW
 
 }  // namespace
