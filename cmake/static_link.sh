@@ -23,4 +23,4 @@ while [ "$count" -gt 0 ]; do
   esac
 done
 # shellcheck disable=SC2086
-exec "$program" -static-pie -Wl,-z,pack-relative-relocs -Wl,--start-group "$@" $extra -Wl,--end-group -lpthread -ldl -lm
+exec "$program" -static-pie -Wl,--gc-sections -Wl,-z,pack-relative-relocs -Wl,--start-group "$@" $extra -Wl,--end-group -lpthread -ldl -lm

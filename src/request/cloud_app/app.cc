@@ -91,15 +91,16 @@ Result<void> App::serve() {
 // cannot be made anew.
 Result<App::Wait> App::wait_idle() {
   std::vector<pollfd> fds{{helper_.fd(), POLLIN, 0}};
-  for (const auto& [name, runtime] : runtimes_) fds.push_back({runtime->hangup_fd(), 0, 0});
+  for (const auto& [name, runtime] : runtimes_) fds.push_back({runtime->fd(), POLLIN, 0});
   for (;;) {
     if (::poll(fds.data(), fds.size(), -1) < 0) {
       if (errno == EINTR) continue;
       return fail_errno("poll", errno);
     }
     if (fds[0].revents != 0) return Wait::kHelper;
-    if (std::any_of(fds.begin() + 1, fds.end(), [](const pollfd& p) { return p.revents != 0; }))
-      return Wait::kRuntimeGone;
+    size_t at = 1;
+    for (const auto& [name, runtime] : runtimes_)
+      if (fds[at++].revents != 0 && !runtime->keep_alive()) return Wait::kRuntimeGone;
   }
 }
 

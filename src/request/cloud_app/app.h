@@ -1,5 +1,5 @@
 // tie-cloud-app as an object: warms up, takes one request from cb_jobhelper, runs it against the runtime, answers,
-// ends. Called by main, and by tests over socket pairs. Threads: one of its own (gRPC has some). Source: spec,
+// ends. Called by main, and by tests over socket pairs. Threads: one. Source: spec,
 // "Inference application".
 #pragma once
 #include <map>

@@ -138,7 +138,7 @@ Result<void> ConversationCache::request_export(uint64_t most_tokens, Handles& ou
   uint32_t first = kept_blocks_ * facts_.block_tokens;
   if (most < first + facts_.block_tokens) return {};
   uint64_t blocks = (most - first) / facts_.block_tokens;
-  if (keys_.ephemeral) blocks = std::min<uint64_t>(blocks, kMaxEphemeralBytes / facts_.block_bytes);
+  if (keys_.ephemeral) blocks = std::min(blocks, kMaxEphemeralBlocks);
   if (blocks == 0) return {};
   TIE_TRY(auto granted, link_->request_export(first, static_cast<uint32_t>(blocks) * facts_.block_tokens,
                                               Deadline::in_ms(kTransferSetupMs)));

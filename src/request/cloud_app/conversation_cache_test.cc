@@ -408,7 +408,9 @@ TEST_F(ConversationTest, AStoreThatHangsCostsAMomentAndNoMore) {
 }
 
 TEST_F(ConversationTest, WithoutATurnKeyTheEntryIsDeletedAtTheEnd) {
-  run(kFirst, kAnswer, keys(0, 0));
+  auto turn = begin(kFirst, kAnswer, keys(0, 0));
+  EXPECT_EQ(turn->runtime->exported(), kMaxEphemeralBlocks * kBlockTokens) << "nothing can ever use more of it";
+  finish(*turn);
   EXPECT_EQ(counters().puts, 2u) << "a segment and a manifest were there";
   EXPECT_EQ(counters().entries, 0u);
 }

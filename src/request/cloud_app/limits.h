@@ -11,6 +11,7 @@ constexpr size_t kMaxQueuedBytes = 4 << 20;         // towards the helper
 constexpr size_t kPauseQueuedBytes = 256 << 10;     // beyond it the runtime is not read
 constexpr size_t kMaxTextPerEventBytes = 64 << 10;  // longer text (an echo) goes out in several events
 constexpr int kMaxRuntimeMessageBytes = 16 << 20;
+constexpr uint32_t kMaxReplyHeaderBytes = 16 << 10;
 constexpr int kStreamWindowBytes = 1 << 20;  // of the runtime's answer, under way and not yet read
 
 constexpr size_t kMaxModels = 64;
@@ -43,13 +44,13 @@ constexpr int kMaxCallsPerAnswer = 32;
 constexpr size_t kMaxCallHeadBytes = 1024;  // a model's text before a call's arguments
 
 constexpr uint32_t kMaxKvBlockTokens = 1024;
-constexpr uint64_t kMaxSegmentBytes = 32 << 20;   // of plaintext in one entry of the cache store, or one block
-constexpr uint64_t kMaxEphemeralBytes = 4 << 20;  // kept of a request that brought no turn key
-constexpr uint32_t kEphemeralTtlMs = 60'000;      // should this process end before it has deleted them
-constexpr int64_t kCacheLookupMs = 300;           // all of an earlier turn's ciphertext, before the runtime is asked
-constexpr int64_t kTransferSetupMs = 300;         // the runtime's answers about buffers
-constexpr int64_t kExportWaitMs = 6'000;          // after the answer is out
-constexpr int64_t kCacheWriteMs = 2'000;          // one entry
+constexpr uint64_t kMaxSegmentBytes = 32 << 20;  // of plaintext in one entry of the cache store, or one block
+constexpr uint64_t kMaxEphemeralBlocks = 1;      // kept of a request that brought no turn key: nothing can use it
+constexpr uint32_t kEphemeralTtlMs = 60'000;     // should this process end before it has deleted them
+constexpr int64_t kCacheLookupMs = 300;          // all of an earlier turn's ciphertext, before the runtime is asked
+constexpr int64_t kTransferSetupMs = 300;        // the runtime's answers about buffers
+constexpr int64_t kExportWaitMs = 6'000;         // after the answer is out
+constexpr int64_t kCacheWriteMs = 2'000;         // one entry
 
 constexpr int64_t kConnectTimeoutMs = 5'000;
 constexpr int64_t kRequestDeadlineMs = 30 * 60'000;  // whatever the client asks for, never longer

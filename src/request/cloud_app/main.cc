@@ -34,7 +34,7 @@ tie::Result<void> run(const tie::request::app::Config& config) {
   TIE_TRY(auto app, request::app::App::warm_up(std::move(connection), config));
   TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kPerRequest));
   auto served = app->serve();
-  (void)app.release();  // the process ends here; tearing gRPC down would only delay it
+  (void)app.release();  // the process ends here, and its memory with it
   return served;
 }
 
