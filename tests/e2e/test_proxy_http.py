@@ -115,27 +115,24 @@ def raw(port, data):
     b"GET /%00%ff%2e%2e/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
 ])
 def test_hostile_http_harms_nobody(fake, data):
-    raw(fake.proxy_port, data)
+    answer = raw(fake.proxy_port, data)
+    if answer.startswith(b"HTTP/1.1 4"):
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert b"connection: close" in head.lower()
+        openai_schemas.check("ErrorResponse", json.loads(body))
     assert httpx.get(fake.url + "/healthz").status_code == 200
 
 
-def test_hundreds_of_idle_connections_are_bounded(fake):
+def test_idle_connections_give_way_to_requests(fake):
+    """However many hold a connection and say nothing, a request is served; those that waited longest are closed."""
     held = []
     try:
         for _ in range(400):
             held.append(socket.create_connection(("127.0.0.1", fake.proxy_port), 5))
-        refused = 0
-        for s in held:
-            s.settimeout(0.01)
-            try:
-                refused += s.recv(64).startswith(b"HTTP/1.1 503")
-            except (TimeoutError, ConnectionError):
-                pass
-        assert refused > 100
+        assert httpx.get(fake.url + "/healthz", timeout=30).status_code == 200
+        held[0].settimeout(30)
+        assert held[0].recv(64) == b""
     finally:
         for s in held:
             s.close()
-    limit = 50
-    while limit and httpx.get(fake.url + "/healthz").status_code != 200:
-        limit -= 1
-    assert limit
+    assert httpx.get(fake.url + "/healthz").status_code == 200

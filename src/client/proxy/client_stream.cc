@@ -24,8 +24,8 @@ bool ClientStream::wait(short events, int64_t ms) const {
   return ready > 0;
 }
 
-bool ClientStream::wait_for_request(const std::atomic<bool>& stop) {
-  Deadline idle = Deadline::in_ms(kIdleConnectionTimeoutMs);
+bool ClientStream::wait_for_request(const std::atomic<bool>& stop, int64_t idle_ms) {
+  Deadline idle = Deadline::in_ms(idle_ms);
   while (start_ == end_) {
     if (stop || idle.passed()) return false;
     if (!wait(POLLIN, std::min(kStopCheckMs, idle.remaining_ms()))) continue;

@@ -14,8 +14,9 @@ class ClientStream final : public httplib::Stream {
  public:
   explicit ClientStream(int socket) : socket_(socket) {}
 
-  // Waits for the first byte of the next request. False: none came, the client left, or `stop` was raised.
-  bool wait_for_request(const std::atomic<bool>& stop);
+  // Waits up to `idle_ms` for the first byte of the next request. False: none came, the client left, or `stop` was
+  // raised.
+  bool wait_for_request(const std::atomic<bool>& stop, int64_t idle_ms);
   // The headers are through: the budget is now the body's.
   // A body of known length may be drained when it is over the limit; a chunked one has no length to look at first.
   void begin_body(bool chunked);

@@ -5,17 +5,16 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <thread>
 
 #include "client/proxy/client_stream.h"
 #include "client/proxy/client_watcher.h"
+#include "client/proxy/connection_table.h"
 
 namespace tie::client {
 namespace {
-
-constexpr std::string_view kNoRoom =
-    "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n";
 
 // Why the request now being read on this thread is refused before its body; empty: it is not.
 struct Refused {
@@ -25,8 +24,16 @@ struct Refused {
 struct Connection {
   ClientStream* stream = nullptr;
   Refused refused;
+  bool handed_over = false;  // to the handler: what is wrong from here on is not HTTP itself
+  bool not_http = false;     // the library refused it: where the next request would begin is not known
 };
 thread_local Connection current;
+
+// One that no number fits makes the library wait for bytes that never come.
+bool is_length(const std::string& text) {
+  return !text.empty() && text.size() <= 18 &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
 
 Refused judge(const httplib::Request& request) {
   if (request.target.size() > kMaxHttpTargetBytes) return {414, "The address is too long."};
@@ -38,6 +45,12 @@ Refused judge(const httplib::Request& request) {
   }
   if (request.get_header_value_count("Content-Length") > 1 || request.get_header_value_count("Host") > 1) {
     return {400, "A header was given twice."};
+  }
+  if (request.has_header("Content-Length") && !is_length(request.get_header_value("Content-Length"))) {
+    return {400, "The Content-Length is not a number of bytes."};
+  }
+  if (request.has_header("Transfer-Encoding") && request.get_header_value("Transfer-Encoding") != "chunked") {
+    return {400, "The Transfer-Encoding is not 'chunked'."};
   }
   if (request.method != "POST" && request.method != "PUT" && request.method != "PATCH") return {};
   std::string type = request.get_header_value("Content-Type");
@@ -115,11 +128,13 @@ void copy_reply(HttpReply&& reply, httplib::Response& out) {
 }  // namespace
 
 struct HttpServer::Impl final : httplib::Server {
+  explicit Impl(size_t max_connections) : connections(max_connections) {}
   HttpServer::Handler handler;
   HttpServer::Refusal refusal;
   ClientWatcher watcher;
   std::atomic<bool> stopping{false};
-  std::atomic<int> connections{0};
+  ConnectionTable connections;
+  std::atomic<int> refusals{0};
   int bound_port = 0;
   std::thread acceptor;
 
@@ -138,9 +153,16 @@ struct HttpServer::Impl final : httplib::Server {
     });
     HandlerWithResponse own_words = [this](const httplib::Request&, httplib::Response& response) {
       if (!response.has_header("x-tie-verification")) refuse(response.status, {}, response);
+      current.not_http = current.not_http || !current.handed_over;
       return HandlerResponse::Handled;
     };
     set_error_handler(own_words);
+    set_post_routing_handler([](const httplib::Request&, httplib::Response& response) {
+      if (!current.not_http) return;
+      response.headers.erase("Keep-Alive");
+      response.headers.erase("Connection");
+      response.set_header("Connection", "close");
+    });
   }
 
   // The library listens with a queue of five: a burst of clients would wait a second for its SYN to be sent again.
@@ -154,6 +176,7 @@ struct HttpServer::Impl final : httplib::Server {
   }
 
   void answer(const httplib::Request& request, httplib::Response& response) {
+    current.handed_over = true;
     HttpRequest asked{request.method, request.path, request.body,
                       [&request](const std::string& name) { return request.get_header_value(name); },
                       [this, socket = current.stream->socket()](std::function<void()> gone) {
@@ -172,28 +195,45 @@ struct HttpServer::Impl final : httplib::Server {
 
   // Overrides the library's loop over a connection's requests, so that its stream is ours.
   bool process_and_close_socket(socket_t socket) override {
-    bool room = connections.fetch_add(1) < kMaxHttpConnections;
+    ConnectionTable::Place place{.socket = socket};
     int on = 1;
     ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     ClientStream stream(socket);
-    if (room && !stopping) {
-      serve_connection(stream);
+    if (!stopping && connections.enter(place)) {
+      serve_connection(stream, place);
+      connections.leave(place);
     } else {
-      stream.write(kNoRoom.data(), kNoRoom.size());
+      say_no_room(stream);
     }
     ::shutdown(socket, SHUT_RDWR);
     ::close(socket);
-    connections.fetch_sub(1);
     return true;
   }
 
-  void serve_connection(ClientStream& stream) {
-    for (int served = 0; served < kMaxRequestsPerConnection && stream.wait_for_request(stopping); ++served) {
+  // Every place is being served. The client gets to read why; of too many at once it is not waited for.
+  void say_no_room(ClientStream& stream) {
+    HttpReply reply;
+    reply.status = 503;
+    refusal(reply.status, "Too many requests are being served here at this moment; try again shortly.", reply);
+    std::string text = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Type: " +
+                       reply.content_type + "\r\nContent-Length: " + std::to_string(reply.body.size()) + "\r\n";
+    for (const auto& [name, value] : reply.headers) text.append(name).append(": ").append(value).append("\r\n");
+    text.append("\r\n").append(reply.body);
+    stream.write(text.data(), text.size());
+    if (refusals.fetch_add(1) < kMaxRefusals) stream.linger();
+    refusals.fetch_sub(1);
+  }
+
+  void serve_connection(ClientStream& stream, ConnectionTable::Place& place) {
+    int64_t idle_ms = kFirstRequestTimeoutMs;
+    for (int served = 0; served < kMaxRequestsPerConnection && stream.wait_for_request(stopping, idle_ms); ++served) {
+      idle_ms = kIdleConnectionTimeoutMs;
       current = {&stream, {}};
       bool close_asked = false;
       bool fine = process_request(stream, false, close_asked, [&](httplib::Request& request) {
         stream.begin_body(request.has_header("Transfer-Encoding"));
         current.refused = judge(request);
+        if (!connections.serve(place)) current.refused = {503, "The connection was closed to make room for others."};
         request.ranges.clear();
         request.headers.erase("Range");
         request.headers.erase("Accept-Encoding");
@@ -202,7 +242,9 @@ struct HttpServer::Impl final : httplib::Server {
         request.set_header("Connection", "close");
       });
       if (current.refused.status != 0 || stream.over_budget()) return stream.linger();
+      if (current.not_http) return stream.linger();
       if (!fine || close_asked) return;
+      connections.wait(place);
     }
   }
 };
@@ -210,7 +252,7 @@ struct HttpServer::Impl final : httplib::Server {
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerOptions options, Handler handler, Refusal refusal) {
-  auto impl = std::make_unique<Impl>();
+  auto impl = std::make_unique<Impl>(static_cast<size_t>(options.max_connections));
   impl->handler = std::move(handler);
   impl->refusal = std::move(refusal);
   impl->set_up();

@@ -1,7 +1,7 @@
 // The proxy's HTTP/1.1 face: cpp-httplib behind limits of our own (limits.h): header and body sizes, times,
-// connections, no compression, no ranges, no multipart. One thread for each connection; `handle` is called on it. Tells
-// a running answer when its client goes away. Untrusted input: everything. Listens on loopback only unless told
-// otherwise by its caller.
+// connections (connection_table.h says who gives way), no compression, no ranges, no multipart. One thread for each
+// connection; `handle` is called on it. Tells a running answer when its client goes away. Untrusted input: everything.
+// Listens on loopback only unless told otherwise by its caller.
 #pragma once
 #include <functional>
 #include <memory>
@@ -35,7 +35,8 @@ struct HttpReply {
 
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8123;  // 0: any free one
+  int port = 8123;            // 0: any free one
+  int max_connections = 256;  // kMaxHttpConnections of limits.h
 };
 
 class HttpServer {

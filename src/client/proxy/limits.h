@@ -10,10 +10,12 @@ constexpr size_t kMaxHttpBodyBytes = 10 << 20;
 constexpr size_t kMaxHttpHeaderBytes = 64 << 10;
 constexpr size_t kMaxHttpTargetBytes = 2048;
 constexpr size_t kMaxDrainedBytes = 64 << 20;  // of a refused body, so that the client reads the refusal
-constexpr int kMaxHttpConnections = 256;
+constexpr int kMaxHttpConnections = 256;       // beyond it the one that has waited longest for a request is closed
+constexpr int kMaxRefusals = 64;               // being told at once that there is no room
 constexpr int kMaxRequestsPerConnection = 10'000;
 constexpr int64_t kHeaderTimeoutMs = 15'000;  // from the first byte of a request to the end of its headers
 constexpr int64_t kBodyTimeoutMs = 60'000;
+constexpr int64_t kFirstRequestTimeoutMs = 20'000;  // of a new connection that says nothing
 constexpr int64_t kIdleConnectionTimeoutMs = 75'000;
 constexpr int64_t kWriteTimeoutMs = 30'000;  // a client that does not read
 
