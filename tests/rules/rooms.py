@@ -36,7 +36,8 @@ ROOMS = {
     "request/cloud_app/constraints": {"base", "proto", "text", "request/cloud_app"},
     "request/cloud_app": {"base", "os", "crypto", "proto", "text", "request/frame_link", "request/cloud_app/delta_padding", "request/cloud_app/constraints", "cache/kvxfer", "cache/ensemble_warden", "cache/store",
                           "cache/prefix"},  # system_prompts.h alone
-    "supervision/model_owner": {"base", "os", "crypto", "proto", "inference/bones", "model_files", "text", "cache/prefix", "supervision/signed_assets"},
+    # supervision/gpuhealthd: for nvml_provider.h alone.
+    "supervision/model_owner": {"base", "os", "crypto", "proto", "inference/bones", "model_files", "text", "cache/prefix", "supervision/signed_assets", "supervision/gpuhealthd"},
     "supervision/rpc": {"base", "os"},
     "supervision/stateless_proof": {"base", "os"},
     "supervision/signed_assets": {"base", "os", "crypto"},

@@ -30,8 +30,8 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(ForwardModel& model, Toke
   const auto shared = model.kv_memory();
   const size_t kv_bytes = shared.empty() ? options.kv_bytes : std::min(options.kv_bytes, shared.size());
   TIE_TRY(auto kv,
-          KvBlockPool::create(
-              layout, static_cast<uint32_t>(std::min<size_t>(kv_bytes / layout.block_bytes(), UINT32_MAX)), shared));
+          KvBlockPool::create_for(
+              model, layout, static_cast<uint32_t>(std::min<size_t>(kv_bytes / layout.block_bytes(), UINT32_MAX))));
   auto capacity = uint64_t{kv.n_blocks()} * layout.block_tokens;
   auto context = static_cast<uint32_t>(std::min<uint64_t>(config.context_length, capacity));
   return std::unique_ptr<EngineCore>(
@@ -163,7 +163,7 @@ void EngineCore::import_some(Sequence& s, size_t& left) {
   uint32_t at = s.n_cached / block_tokens;
   while (at < wanted && left > 0) {
     if (!scheduler_.reserve_next_block(s)) break;  // no room just now: the rest is computed
-    if (!source.read(at, {kv_.view().block(s.blocks[at]), block_bytes})) {
+    if (!source.read(at, kv_.to_write(s.blocks[at])) || !kv_.written(s.blocks[at])) {
       scheduler_.drop_imported(s);
       break;
     }

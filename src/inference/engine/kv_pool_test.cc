@@ -62,5 +62,73 @@ TEST(KvBlockPool, CopyGivesAPrivateBlockWithTheSameContent) {
   EXPECT_TRUE(pool.shared(block));
 }
 
+// Blocks that the pool cannot touch: memory behind one staging block.
+class FakeDevice final : public KvDevice {
+ public:
+  Result<void> reserve(const bones::KvLayout& layout, uint32_t n_blocks) override {
+    blocks.assign(n_blocks, std::vector<std::byte>(layout.block_bytes()));
+    stage.resize(layout.block_bytes());
+    return {};
+  }
+  std::span<std::byte> staging() override { return stage; }
+  Result<void> put(uint32_t block) override {
+    if (broken) return fail(Code::kIo, "broken");
+    blocks.at(block) = stage;
+    return {};
+  }
+  Result<void> get(uint32_t block) override {
+    if (broken) return fail(Code::kIo, "broken");
+    stage = blocks.at(block);
+    return {};
+  }
+  Result<void> zero(uint32_t block) override {
+    blocks.at(block).assign(stage.size(), std::byte{0});
+    return {};
+  }
+  Result<void> copy(uint32_t to, uint32_t from) override {
+    blocks.at(to) = blocks.at(from);
+    return {};
+  }
+  std::vector<std::vector<std::byte>> blocks;
+  std::vector<std::byte> stage;
+  bool broken = false;
+};
+
+class DeviceModel final : public ForwardModel {
+ public:
+  const bones::ModelConfig& config() const override { return config_; }
+  Result<bones::Logits> forward(const bones::Batch&, const bones::KvPool&) override { return bones::Logits{}; }
+  KvDevice* kv_device() override { return &device; }
+  FakeDevice device;
+
+ private:
+  bones::ModelConfig config_;
+};
+
+TEST(KvBlockPool, BlocksOfADeviceCrossThroughItsStagingMemory) {
+  DeviceModel model;
+  bones::KvLayout layout{.block_tokens = 16, .n_layers = 2, .n_kv_heads = 1, .head_dim = 8};
+  auto pool = KvBlockPool::create_for(model, layout, 2);
+  ASSERT_TRUE(pool);
+  const uint32_t block = *pool->allocate();
+  auto bytes = pool->to_write(block);
+  std::fill(bytes.begin(), bytes.end(), std::byte{0x5A});
+  ASSERT_TRUE(pool->written(block));
+  pool->share(block);
+  const uint32_t own = *pool->copy(block);
+  auto copied = pool->to_read(own);
+  ASSERT_TRUE(copied);
+  EXPECT_EQ(copied->size(), layout.block_bytes());
+  EXPECT_EQ((*copied)[7], std::byte{0x5A});
+  pool->release(own);
+  EXPECT_TRUE(pool->zero_freed(SIZE_MAX));
+  EXPECT_EQ(model.device.blocks[own][7], std::byte{0});
+  EXPECT_EQ(model.device.blocks[block][7], std::byte{0x5A});
+  model.device.broken = true;
+  EXPECT_FALSE(pool->to_read(block));
+  EXPECT_FALSE(pool->written(block));
+  EXPECT_FALSE(KvBlockPool::create_for(model, layout, 0));
+}
+
 }  // namespace
 }  // namespace tie::engine

@@ -30,7 +30,8 @@ bool KvExports::copy(size_t& left) {
     bool alive = !one.deadline.passed();
     while (alive && one.next < one.blocks.size() && left > 0) {
       uint32_t block = one.blocks[one.next];
-      alive = one.target->write(one.next, {pool_.view().block(block), block_bytes}).has_value();
+      auto bytes = pool_.to_read(block);
+      alive = bytes && one.target->write(one.next, *bytes).has_value();
       left -= std::min(left, block_bytes);
       pool_.release(block);
       ++one.next;

@@ -20,8 +20,7 @@ bool PrefixBlocks::warm(uint32_t index) {
   auto block = pool_.allocate();
   if (!block) return false;
   ++misses_;
-  auto read = source_->read(index, {pool_.view().block(*block), pool_.layout().block_bytes()});
-  if (!read) {
+  if (!source_->read(index, pool_.to_write(*block)) || !pool_.written(*block)) {
     pool_.release(*block);
     failed_ = true;
     return false;

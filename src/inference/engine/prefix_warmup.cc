@@ -35,15 +35,17 @@ Result<void> compute_prefix_blocks(ForwardModel& model, const bones::KvLayout& l
                                    uint32_t max_rows, const WriteBlock& write) {
   if (plan.block_tokens != layout.block_tokens || plan.block_bytes != layout.block_bytes())
     return fail(Code::kBadRequest, "the plan is for another block size");
-  TIE_TRY(KvBlockPool pool, KvBlockPool::create(layout, plan.block_count(), model.kv_memory()));
+  TIE_TRY(KvBlockPool pool, KvBlockPool::create_for(model, layout, plan.block_count()));
   std::vector<bool> done(plan.block_count(), false);
   for (const prefix::PromptEntry& prompt : plan.prompts) {
     if (prompt.blocks.size() * plan.block_tokens >= model.config().context_length)
       return fail(Code::kBadRequest, "prompt " + prompt.id + " fills the model's context");
     TIE_CHECK_OK(compute_prompt(model, pool.view(), prompt, done, plan.block_tokens, max_rows));
   }
-  for (uint32_t i = 0; i < plan.block_count(); ++i)
-    TIE_CHECK_OK(write(i, {pool.view().block(i), layout.block_bytes()}));
+  for (uint32_t i = 0; i < plan.block_count(); ++i) {
+    TIE_TRY(const auto bytes, pool.to_read(i));
+    TIE_CHECK_OK(write(i, bytes));
+  }
   return {};
 }
 

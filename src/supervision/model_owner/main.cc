@@ -12,6 +12,7 @@
 #include "os/process.h"
 #include "os/serving_mode.h"
 #include "os/unix_socket.h"
+#include "supervision/model_owner/gpu_weights.h"
 #include "supervision/model_owner/owner_server.h"
 #include "supervision/signed_assets/asset_manifest.h"
 
@@ -23,6 +24,7 @@ struct Flags {
   std::string socket, assets, kernels, release_id, assets_key;
   unsigned threads = 0;
   int64_t watch_ms = 3'000;
+  owner::GpuOptions gpu;
 };
 
 int give_up(const Error& error) {
@@ -51,9 +53,9 @@ Result<void> check_signed(const assets::AssetManifest& manifest, const owner::Lo
 
 Result<owner::LoadedModel> load_with_prompts(const std::string& name, const std::string& folder,
                                              const std::string& assets, const Bytes& assets_key,
-                                             const crypto::Digest& release, unsigned threads) {
+                                             const crypto::Digest& release, unsigned threads, owner::GpuHost& gpu) {
   bones::ThreadPool pool({.n_threads = threads});
-  TIE_TRY(owner::LoadedModel model, owner::load_model(name, folder, &pool));
+  TIE_TRY(owner::LoadedModel model, owner::load_model(name, folder, &pool, &gpu));
   std::optional<assets::AssetManifest> manifest;
   if (!assets_key.empty()) {
     TIE_TRY(manifest, assets::AssetManifest::open_signed(assets, assets_key));
@@ -103,9 +105,10 @@ Result<void> serve(const Flags& flags) {
   }
   unsigned threads =
       flags.threads != 0 ? flags.threads : std::max(1u, std::min(std::thread::hardware_concurrency(), 64u));
-  owner::ModelStore store(flags.assets, [threads, release, assets = flags.assets, key = assets_key](
+  owner::GpuHost gpu(flags.gpu);
+  owner::ModelStore store(flags.assets, [threads, release, &gpu, assets = flags.assets, key = assets_key](
                                             const std::string& name, const std::string& folder) {
-    return load_with_prompts(name, folder, assets, key, release, threads);
+    return load_with_prompts(name, folder, assets, key, release, threads, gpu);
   });
   TIE_CHECK_OK(store.scan());
   TIE_TRY(os::Fd listener, os::listen_unix(flags.socket));
@@ -136,6 +139,8 @@ int main(int argc, char** argv) {
   app.add_option("--watch-ms", flags.watch_ms, "between looks at the assets; 0 = only when told")
       ->check(CLI::Range(0, 3'600'000));
   app.add_option("--threads", flags.threads, "packing threads (default: one for each CPU)");
+  app.add_option("--cuda-driver", flags.gpu.driver, "the CUDA driver's library, for models on a GPU");
+  app.add_option("--nvml", flags.gpu.nvml, "NVIDIA's management library, asked by models of device = \"auto\"");
   CLI11_PARSE(app, argc, argv);
   auto outcome = serve(flags);
   return outcome ? 0 : give_up(outcome.error());

@@ -15,7 +15,9 @@
 #include "base/clock.h"
 #include "inference/bones/thread_pool.h"
 #include "inference/bones/weights_image.h"
+#include "os/log.h"
 #include "os/memfd.h"
+#include "supervision/model_owner/gpu_weights.h"
 
 namespace tie::owner {
 namespace {
@@ -80,10 +82,49 @@ Result<os::Fd> pack_rank(ByteView file, bones::RankPlace place, bones::ThreadPoo
   return memory;
 }
 
-Result<void> pack_weights(const std::string& path, bones::ThreadPool* pool, LoadedModel& out) {
+Result<os::Fd> sealed(const char* name, ByteView bytes) {
+  TIE_TRY(os::Fd memory, os::create_memfd(name, bytes.size()));
+  TIE_CHECK_OK(os::write_all(memory.get(), bytes, Deadline::in_ms(60'000)));
+  TIE_CHECK_OK(os::add_seals(memory.get(), os::kSealAll));
+  return memory;
+}
+
+Result<void> load_on_gpu(ByteView file, GpuHost& gpu, LoadedModel& out) {
+  if (!out.grid.alone())
+    return fail(Code::kUnsupportedFeature, "a model on the GPU has one rank: take ranks and stages out of model.toml");
+  TIE_TRY(out.gpu, gpu.load(file));
+  out.weights_bytes = out.gpu->bytes();
+  out.context_tokens = out.gpu->context_tokens();
+  TIE_TRY(out.weights, sealed("tie-gpu-table", out.gpu->table()));
+  return {};
+}
+
+// Whether the model goes to the GPU. Asked to choose, a GPU that is absent or ill is no error.
+Result<bool> goes_to_gpu(const std::string& name, DeviceWish wish, GpuHost* gpu) {
+  if (wish == DeviceWish::kCpu || (wish == DeviceWish::kAuto && gpu == nullptr)) return false;
+  if (gpu == nullptr) return fail(Code::kUnsupportedFeature, "this owner puts no model on a GPU");
+  if (wish == DeviceWish::kCuda) return true;
+  auto healthy = gpu->healthy();
+  if (healthy) return true;
+  TIE_LOG("tie-model-owner", "{} goes to the CPU: the GPU answers {}", os::LogWord(name), healthy.error().code);
+  std::fprintf(stderr, "tie-model-owner: %s goes to the CPU: %s\n", name.c_str(), healthy.error().message.c_str());
+  return false;
+}
+
+Error with_next_step(Error error) {
+  return std::move(error).context(
+      "model.toml says device = \"cuda\" (the driver must be there: nvidia-smi shows the GPU; or set device = "
+      "\"cpu\")");
+}
+
+Result<void> pack_weights(const std::string& path, bones::ThreadPool* pool, LoadedModel& out, GpuHost* gpu) {
   TIE_TRY(PrivateCopy file, PrivateCopy::of(path));
   std::thread hashing([&] { out.digests.weights = crypto::sha256(file.view()); });
   auto packed = [&]() -> Result<void> {
+    if (gpu != nullptr) {
+      auto loaded = load_on_gpu(file.view(), *gpu, out);
+      return loaded ? loaded : std::unexpected(with_next_step(std::move(loaded.error())));
+    }
     for (uint32_t rank = 0; rank < out.grid.count(); ++rank) {
       TIE_TRY(os::Fd image, pack_rank(file.view(), out.grid.at(rank), pool, out));
       if (rank == 0)
@@ -102,9 +143,7 @@ Result<void> load_tokenizer(const std::string& path, LoadedModel& out) {
   TIE_TRY(Bytes image, os::read_file(path, kMaxTokenizerBytes));
   if (image.empty()) return fail(Code::kCorrupt, path + " is empty");
   out.tokenizer_bytes = image.size();
-  TIE_TRY(out.tokenizer, os::create_memfd("tie-tokenizer", image.size()));
-  TIE_CHECK_OK(os::write_all(out.tokenizer.get(), image, Deadline::in_ms(60'000)));
-  TIE_CHECK_OK(os::add_seals(out.tokenizer.get(), os::kSealAll));
+  TIE_TRY(out.tokenizer, sealed("tie-tokenizer", image));
   out.digests.tokenizer = crypto::sha256(ByteView(image));
   return {};
 }
@@ -116,36 +155,55 @@ Result<void> hash_template(const std::string& path, LoadedModel& out) {
   return {};
 }
 
-}  // namespace
-
-Result<bones::RankPlace> grid_of(const std::string& folder) {
+// An empty table when there is no record.
+Result<toml::table> read_record(const std::string& folder) {
   const std::string path = folder + "/" + kRecordFile;
   auto text = os::read_file(path, kMaxRecordBytes);
-  bones::RankPlace grid;
-  if (!text && text.error().code == Code::kNotFound) return grid;
+  if (!text && text.error().code == Code::kNotFound) return toml::table();
   if (!text) return std::unexpected(std::move(text.error()));
   auto parsed = toml::parse(as_text(*text));
   if (!parsed) return fail(Code::kCorrupt, path + ": " + std::string(parsed.error().description()));
+  return std::move(parsed).table();
+}
+
+}  // namespace
+
+Result<bones::RankPlace> grid_of(const std::string& folder) {
+  TIE_TRY(const toml::table record, read_record(folder));
+  bones::RankPlace grid;
   for (auto [name, value] : {std::pair{"ranks", &grid.tensor_ranks}, {"stages", &grid.stages}}) {
-    if (!parsed.table().contains(name)) continue;
-    const int64_t n = parsed.table()[name].value_or(int64_t{0});
+    if (!record.contains(name)) continue;
+    const int64_t n = record[name].value_or(int64_t{0});
     if (n < 1 || n > bones::kMaxRanks)
-      return fail(Code::kBadRequest, path + ": " + name + " must be a number from 1 to 64");
+      return fail(Code::kBadRequest, folder + "/" + kRecordFile + ": " + name + " must be a number from 1 to 64");
     *value = static_cast<uint32_t>(n);
   }
   return grid;
 }
 
-Result<LoadedModel> load_model(const std::string& name, const std::string& folder, bones::ThreadPool* pool) {
+Result<DeviceWish> device_of(const std::string& folder) {
+  TIE_TRY(const toml::table record, read_record(folder));
+  if (!record.contains("device")) return DeviceWish::kCpu;
+  const std::string wish = record["device"].value_or(std::string());
+  if (wish == "cpu") return DeviceWish::kCpu;
+  if (wish == "cuda") return DeviceWish::kCuda;
+  if (wish == "auto") return DeviceWish::kAuto;
+  return fail(Code::kBadRequest, folder + "/" + kRecordFile + ": device must be \"cpu\", \"cuda\" or \"auto\"");
+}
+
+Result<LoadedModel> load_model(const std::string& name, const std::string& folder, bones::ThreadPool* pool,
+                               GpuHost* gpu) {
   if (!valid_model_name(name))
     return fail(Code::kBadRequest, "a model's folder has a name of 1 to 64 letters, digits, '.', '_' and '-'");
   int64_t start = monotonic_ms();
   LoadedModel out;
   out.name = name;
   TIE_TRY(out.grid, grid_of(folder));
+  TIE_TRY(const DeviceWish wish, device_of(folder));
+  TIE_TRY(const bool on_gpu, goes_to_gpu(name, wish, gpu));
   TIE_CHECK_OK(load_tokenizer(folder + "/" + kTokenizerFile, out));
   TIE_CHECK_OK(hash_template(folder + "/" + kTemplateFile, out));
-  TIE_CHECK_OK(pack_weights(folder + "/" + kWeightsFile, pool, out));
+  TIE_CHECK_OK(pack_weights(folder + "/" + kWeightsFile, pool, out, on_gpu ? gpu : nullptr));
   out.model_id = model_id(out.digests);
   out.load_ms = monotonic_ms() - start;
   return out;

@@ -23,6 +23,9 @@ class PoolOwner;
 
 namespace tie::owner {
 
+class GpuHost;
+class GpuWeights;
+
 inline constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
 inline constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 inline constexpr size_t kMaxRecordBytes = size_t{64} << 10;
@@ -30,7 +33,9 @@ inline constexpr size_t kMaxRecordBytes = size_t{64} << 10;
 struct LoadedModel {
   std::string name;
   bones::RankPlace grid;            // how many ranks the weights are packed for
-  os::Fd weights;                   // memfd, all four seals: the packed image (bones/weights_image.h) of rank 0
+  os::Fd weights;                   // memfd, all four seals: the packed image (bones/weights_image.h) of rank 0; with
+                                    // `gpu` the table of what lies there (bones/cuda/device_weights.h)
+  std::shared_ptr<GpuWeights> gpu;  // null: the weights lie in this machine's memory
   std::vector<os::Fd> later_ranks;  // the same of ranks 1, 2, ...
   os::Fd tokenizer;                 // memfd, all four seals: the vocabulary image
   size_t weights_bytes = 0;         // of all ranks together
@@ -46,8 +51,13 @@ struct LoadedModel {
 // kBadRequest when they are not numbers from 1 to 64.
 Result<bones::RankPlace> grid_of(const std::string& folder);
 
-// Errors: kNotFound / kIo (a file is missing), kCorrupt and kUnsupportedFeature (from bones), kTooLarge. `pool` is used
-// for packing only.
-Result<LoadedModel> load_model(const std::string& name, const std::string& folder, bones::ThreadPool* pool);
+// Where a folder's model.toml wants its model (`device`: "cpu", "cuda" or "auto"; cpu when it says nothing).
+// kBadRequest for anything else.
+enum class DeviceWish { kCpu, kCuda, kAuto };
+Result<DeviceWish> device_of(const std::string& folder);
+// Errors: kNotFound / kIo (a file is missing), kCorrupt and kUnsupportedFeature (from bones), kTooLarge, those of the
+// GPU when the model must go there. `pool` is used for packing only. Without `gpu` "auto" is the CPU.
+Result<LoadedModel> load_model(const std::string& name, const std::string& folder, bones::ThreadPool* pool,
+                               GpuHost* gpu = nullptr);
 
 }  // namespace tie::owner

@@ -36,9 +36,11 @@ std::string fingerprint_of(const std::string& folder, const std::string& prompts
     out += path + "\n";
   };
   for (const char* file : {kWeightsFile, kTokenizerFile, kTemplateFile}) add(folder + "/" + file);
-  // Of model.toml only the ranks concern the owner.
+  // Of model.toml only the ranks and the device concern the owner.
   if (auto grid = grid_of(folder); grid && !grid->alone())
     out += std::to_string(grid->tensor_ranks) + "x" + std::to_string(grid->stages) + "\n";
+  if (auto wish = device_of(folder); wish && *wish != DeviceWish::kCpu)
+    out += *wish == DeviceWish::kCuda ? "cuda\n" : "auto\n";
   std::error_code error;
   std::vector<std::string> prompts;
   for (const auto& entry : std::filesystem::directory_iterator(prompts_folder, error))
@@ -163,6 +165,12 @@ Result<std::shared_ptr<const LoadedModel>> ModelStore::find(const std::string& n
   if (found == models_.end()) return fail(Code::kModelNotFound, "this node has no model of that name");
   if (found->second.loaded == nullptr) return fail(Code::kNotReady, "the model is not loaded");
   return found->second.loaded;
+}
+
+void ModelStore::load_again(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  auto found = models_.find(name);
+  if (found != models_.end()) found->second.fingerprint.clear();
 }
 
 std::vector<ModelRow> ModelStore::rows() const {

@@ -55,6 +55,9 @@ class ModelStore {
   Result<std::shared_ptr<const LoadedModel>> attach(const std::string& name, Deadline deadline);
   // A loaded model, without waiting and without counting an attach. kModelNotFound, kNotReady.
   Result<std::shared_ptr<const LoadedModel>> find(const std::string& name) const;
+  // What is loaded went bad: the next refresh() reads the model from its files, changed or not.
+  void load_again(const std::string& name);
+
   std::vector<ModelRow> rows() const;
   // Wakes every waiting attach with kCancelled; for shutdown.
   void stop();

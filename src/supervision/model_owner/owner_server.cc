@@ -8,10 +8,14 @@
 
 #include "cache/prefix/pool_owner.h"
 #include "os/framed_message.h"
+#include "os/log.h"
 #include "owner.pb.h"
+#include "supervision/model_owner/gpu_weights.h"
 
 namespace tie::owner {
 namespace {
+
+constexpr int64_t kLoanLookMs = 3'600'000;  // a connection with a loan is never idle
 
 void set_error(v1::OwnerReply& reply, const Error& error) {
   reply.mutable_error()->set_code(static_cast<v1::ErrorCode>(error.code));
@@ -29,6 +33,7 @@ void fill_status(const std::vector<ModelRow>& rows, v1::OwnerReply& reply) {
     state.set_generation(row.generation);
     if (row.loaded == nullptr) continue;
     state.set_model_id(row.loaded->model_id.data(), row.loaded->model_id.size());
+    state.set_device(row.loaded->gpu != nullptr ? "cuda" : "cpu");
     state.set_load_ms(static_cast<uint64_t>(row.loaded->load_ms));
     state.set_prefix_ready(row.loaded->pool != nullptr && row.loaded->pool->ready());
   }
@@ -40,7 +45,9 @@ struct OwnerServer::Connection {
   os::Fd socket;
   std::thread thread;
   std::atomic<bool> done{false};
-  std::atomic<int64_t> idle_since_ms{0};  // 0 while a request is being served
+  std::atomic<int64_t> idle_since_ms{0};  // 0 while a request is being served, or something is lent
+  std::shared_ptr<const LoadedModel> lent_model;
+  std::shared_ptr<void> loan;  // of that model's GPU weights; ends with the connection
 };
 
 // A reply and the descriptors that go with it; the model keeps them open until the reply is sent.
@@ -48,6 +55,7 @@ struct OwnerServer::Answer {
   v1::OwnerReply reply;
   std::vector<int> fds;
   std::shared_ptr<const LoadedModel> model;
+  std::shared_ptr<void> loan;
   os::Fd passed;
 };
 
@@ -110,16 +118,26 @@ void OwnerServer::make_room() {
 void OwnerServer::serve(Connection& connection) {
   int socket = connection.socket.get();
   for (;;) {
-    if (!os::wait_readable(socket, Deadline::in_ms(options_.idle_ms))) break;
+    const bool lends = connection.loan != nullptr;
+    if (!os::wait_readable(socket, Deadline::in_ms(lends ? kLoanLookMs : options_.idle_ms))) {
+      if (lends) continue;
+      break;
+    }
     auto received =
         os::receive_message<v1::OwnerRequest>(socket, kMaxRequestBytes, Deadline::in_ms(options_.message_ms), 0);
     if (!received) break;
     connection.idle_since_ms = 0;
     Answer reply = answer(received->message);
+    if (reply.loan) {
+      connection.loan = std::move(reply.loan);
+      connection.lent_model = reply.model;
+    }
     bool sent = os::send_message(socket, reply.reply, Deadline::in_ms(options_.message_ms), reply.fds).has_value();
-    connection.idle_since_ms = monotonic_ms();
+    if (!connection.loan) connection.idle_since_ms = monotonic_ms();
     if (!sent) break;
   }
+  connection.loan.reset();
+  connection.lent_model.reset();
   // Tells the peer now; the descriptor itself is closed when the thread has been joined.
   ::shutdown(socket, SHUT_RDWR);
   connection.done = true;
@@ -173,6 +191,19 @@ Result<OwnerServer::Answer> OwnerServer::attach_model(const v1::OwnerRequest& re
   handle.set_tokenizer_bytes(out.model->tokenizer_bytes);
   handle.set_context_tokens(out.model->context_tokens);
   handle.set_prefix_ready(out.model->pool != nullptr && out.model->pool->ready());
+  if (GpuWeights* gpu = out.model->gpu.get()) {
+    auto loan = gpu->lend();
+    if (!loan && loan.error().code == Code::kCorrupt) {
+      TIE_LOG("tie-model-owner", "the GPU weights of {} have changed: they are loaded anew",
+              os::LogWord(out.model->name));
+      store_.load_again(attach.model());
+      return fail(Code::kNotReady, loan.error().message);
+    }
+    if (!loan) return std::unexpected(std::move(loan.error()));
+    out.loan = std::move(*loan);
+    handle.set_gpu_handle(gpu->handle().bytes, sizeof gpu->handle().bytes);
+    handle.set_gpu_bytes(gpu->bytes());
+  }
   const os::Fd& weights = attach.rank() == 0 ? out.model->weights : out.model->later_ranks[attach.rank() - 1];
   out.fds = {weights.get(), out.model->tokenizer.get()};
   return out;

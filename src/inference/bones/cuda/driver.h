@@ -26,6 +26,9 @@ struct IpcHandle {
   X(context_set, cuCtxSetCurrent, (void* context))                                                                  \
   X(module_load, cuModuleLoadData, (void** module, const void* image))                                              \
   X(module_function, cuModuleGetFunction, (void** function, void* module, const char* name))                        \
+  X(tensor_map_encode, cuTensorMapEncodeTiled,                                                                      \
+    (void* map, int type, unsigned rank, void* base, const uint64_t* sizes, const uint64_t* strides,                \
+     const uint32_t* box, const uint32_t* every, int interleave, int swizzle, int promotion, int fill))             \
   X(function_attribute, cuFuncSetAttribute, (void* function, int attribute, int value))                             \
   X(launch, cuLaunchKernel,                                                                                         \
     (void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, \
@@ -33,6 +36,8 @@ struct IpcHandle {
   X(mem_alloc, cuMemAlloc_v2, (DevicePtr * at, size_t bytes))                                                       \
   X(mem_free, cuMemFree_v2, (DevicePtr at))                                                                         \
   X(mem_set, cuMemsetD8_v2, (DevicePtr at, unsigned char value, size_t bytes))                                      \
+  X(mem_set_async, cuMemsetD8Async, (DevicePtr at, unsigned char value, size_t bytes, void* stream))                \
+  X(copy_within_async, cuMemcpyDtoDAsync_v2, (DevicePtr to, DevicePtr from, size_t bytes, void* stream))            \
   X(host_alloc, cuMemHostAlloc, (void** at, size_t bytes, unsigned flags))                                          \
   X(host_free, cuMemFreeHost, (void* at))                                                                           \
   X(copy_in, cuMemcpyHtoD_v2, (DevicePtr to, const void* from, size_t bytes))                                       \

@@ -11,6 +11,7 @@
 
 #include "inference/bones/model.h"
 #include "inference/engine/engine_core.h"
+#include "inference/hosts/server/gpu_model.h"
 #include "inference/hosts/server/grammar_engine.h"
 #include "inference/hosts/server/kvxfer_service.h"
 #include "inference/hosts/server/limits.h"
@@ -19,6 +20,7 @@
 #include "inference/hosts/server/runtime_server.h"
 #include "inference/hosts/server/vocab_table.h"
 #include "inference/hosts/server/weights_source.h"
+#include "os/end_note.h"
 #include "os/log.h"
 #include "os/process.h"
 #include "os/serving_mode.h"
@@ -34,6 +36,7 @@ constexpr int64_t kPrefixWatchMs = 500;
 struct Flags {
   std::string model, socket, owner_socket, kvxfer_socket, weights, tokenizer, kernels;
   uint32_t threads = 0, max_batch = 64, kv_mib = 512, max_rows = 512;
+  runtime_host::GpuFlags gpu;
   int64_t attach_deadline_ms = 60'000, drain_limit_ms = 15 * 60 * 1000;
 };
 
@@ -44,7 +47,7 @@ struct LoadedModel {
   std::unique_ptr<runtime_host::GrammarEngine> grammars;
 };
 
-Result<LoadedModel> load(const Flags& flags, int stop_fd) {
+Result<LoadedModel> load(const Flags& flags, int stop_fd, os::EndStep& step) {
   LoadedModel out;
   if (flags.weights.empty()) {
     TIE_TRY(out.memory, runtime_host::attach_from_owner(flags.owner_socket, flags.model,
@@ -52,6 +55,7 @@ Result<LoadedModel> load(const Flags& flags, int stop_fd) {
   } else {
     TIE_TRY(out.memory, runtime_host::attach_from_files(flags.weights, flags.tokenizer));
   }
+  step = os::EndStep::kLoadingModel;
   uint32_t threads = flags.threads ? flags.threads : std::max(1u, std::min(std::thread::hardware_concurrency(), 256u));
   threads = std::max(1u, threads / out.memory.grid.count());  // the ranks share the CPUs
   out.pool = std::make_unique<bones::ThreadPool>(
@@ -61,6 +65,13 @@ Result<LoadedModel> load(const Flags& flags, int stop_fd) {
                               .max_batch_rows = flags.max_rows,
                               .max_logit_rows = flags.max_batch + engine::kMaxDraftTokens,
                               .max_sequences = flags.max_batch};
+  if (out.memory.gpu) {
+    TIE_TRY(out.model, runtime_host::GpuModel::attach(out.memory, flags.gpu,
+                                                      {.max_batch_rows = options.max_batch_rows,
+                                                       .max_logit_rows = options.max_logit_rows,
+                                                       .max_sequences = options.max_sequences}));
+    return out;
+  }
   if (!out.memory.grid.alone()) {
     TIE_TRY(out.model, runtime_host::RankedModel::start(out.memory, options, size_t{flags.kv_mib} << 20));
     return out;
@@ -84,7 +95,8 @@ Result<os::Fd> warm_up_signal_fd() {
 
 Result<runtime_host::PrefixContext> prefix_context(const Flags& flags, const LoadedModel& loaded) {
   runtime_host::PrefixContext context{
-      flags.owner_socket, flags.model, loaded.memory.model_id, loaded.memory.release_id, {}};
+      flags.owner_socket, flags.model, loaded.memory.model_id, loaded.memory.release_id, {}, {}};
+  context.kv_order = loaded.model->kv_order();
   engine::EngineOptions defaults;
   TIE_TRY(context.layout, bones::KvLayout::for_model(loaded.model->config(), defaults.kv_type, defaults.block_tokens));
   return context;
@@ -93,17 +105,20 @@ Result<runtime_host::PrefixContext> prefix_context(const Flags& flags, const Loa
 // Waits to be told, computes and seals the prompts' blocks. The caller ends then: the instance that warmed the pool
 // does not serve.
 Result<void> warm_up(const Flags& flags, const runtime_host::PrefixContext& context, LoadedModel& loaded,
-                     runtime_host::RuntimeServer& server, int stop_fd, int warm_fd) {
+                     runtime_host::RuntimeServer& server, int stop_fd, int warm_fd, os::EndStep& step) {
+  step = os::EndStep::kStopped;
   server.set_not_ready("needs_warmup");
   os::notify_ready();
   pollfd polls[2] = {{stop_fd, POLLIN, 0}, {warm_fd, POLLIN, 0}};
   while (::poll(polls, 2, -1) < 0 && errno == EINTR) {
   }
   if (polls[0].revents != 0) return {};
+  step = os::EndStep::kWarmingPrefix;
   server.set_not_ready("warming the prefix cache");
   int64_t began_ms = monotonic_ms();
   TIE_CHECK_OK(runtime_host::warm_prefix(context, *loaded.model, flags.max_rows));
   TIE_LOG("afm-runtime", "prefix cache warm after {} ms", monotonic_ms() - began_ms);
+  step = os::EndStep::kWarmed;
   return {};
 }
 
@@ -142,7 +157,8 @@ Result<std::unique_ptr<runtime_host::KvxferService>> start_kvxfer(os::Fd listene
   return runtime_host::KvxferService::start(std::move(listener), description);
 }
 
-Result<void> run(const Flags& flags) {
+// `step` is what the runtime is at, for the note of its end.
+Result<void> run(const Flags& flags, os::EndStep& step) {
   int64_t began_ms = monotonic_ms();
   TIE_CHECK_OK(os::harden_process());
   TIE_TRY(os::Fd stop, os::termination_signal_fd());
@@ -150,31 +166,40 @@ Result<void> run(const Flags& flags) {
   TIE_TRY(os::Fd kvxfer_listener, listen_kvxfer(flags));
   std::unique_ptr<runtime_host::KvxferService> kvxfer;  // outlives the server
   TIE_TRY(auto server, runtime_host::RuntimeServer::start(flags.model, flags.socket));
-  auto loaded = load(flags, stop.get());
+  step = os::EndStep::kAttachingModel;
+  auto loaded = load(flags, stop.get(), step);
   if (!loaded) {
-    if (loaded.error().code == Code::kCancelled) return {};
+    if (loaded.error().code == Code::kCancelled) {
+      step = os::EndStep::kStopped;
+      return {};
+    }
     return std::unexpected(std::move(loaded.error()));
   }
+  step = os::EndStep::kRestoringPrefix;
   runtime_host::PrefixStart prefix;
   TIE_TRY(auto context_of_prefix, prefix_context(flags, *loaded));
   if (!flags.owner_socket.empty()) {
     TIE_TRY(prefix, runtime_host::start_prefix(context_of_prefix));
   }
   if (prefix.state == runtime_host::PrefixState::kCold)
-    return warm_up(flags, context_of_prefix, *loaded, *server, stop.get(), warm_signal.get());
+    return warm_up(flags, context_of_prefix, *loaded, *server, stop.get(), warm_signal.get(), step);
+  step = os::EndStep::kStartingEngine;
   TIE_TRY(auto core, make_core(flags, *loaded, prefix.source.get()));
   uint32_t context = core->context();
   TIE_TRY(kvxfer, start_kvxfer(std::move(kvxfer_listener), context_of_prefix, context));
   server->serve(std::move(core), kvxfer.get());
   TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
   os::notify_ready();
+  step = os::EndStep::kServing;
   TIE_LOG("afm-runtime", "ready after {} ms: {} kernels, {} threads, context of {} tokens", monotonic_ms() - began_ms,
           os::LogWord(loaded->model->kernels()), loaded->pool->size(), context);
+  if (const std::string_view note = bones::kernel_set_note(); !note.empty())
+    TIE_LOG("afm-runtime", "the kernel set amx is not used: {}", os::LogWord(note));
   if (prefix.source != nullptr)
     TIE_LOG("afm-runtime", "{} system prompts restored without a forward pass", prefix.source->prompt_count());
   loaded->grammars->prepare();  // while nobody waits for it
   bool corrupt = false;
-  const bool watches = prefix.source != nullptr || !loaded->memory.grid.alone();
+  const bool watches = prefix.source != nullptr || !loaded->memory.grid.alone() || loaded->memory.gpu.has_value();
   while (!corrupt && !loaded->model->lost() &&
          !os::wait_readable(stop.get(), Deadline::in_ms(watches ? kPrefixWatchMs : kIdleWaitMs)))
     corrupt = prefix.source != nullptr && prefix.source->corrupt();
@@ -183,7 +208,9 @@ Result<void> run(const Flags& flags) {
     TIE_LOG("afm-runtime", "a block of the prefix pool fails its digest; the pool is discarded");
     runtime_host::discard_prefix(context_of_prefix);
   }
-  if (loaded->model->lost()) return fail(Code::kRuntimeLost, "a rank of the model is lost");
+  step = corrupt ? os::EndStep::kDiscardingPrefix : os::EndStep::kStopped;
+  if (loaded->model->lost()) step = os::EndStep::kLosingRank;
+  if (loaded->model->lost()) return fail(Code::kRuntimeLost, "a rank of the model, or its GPU, is lost");
   TIE_LOG("afm-runtime", "draining");
   server->drain(Deadline::in_ms(flags.drain_limit_ms));
   if (kvxfer != nullptr) kvxfer->wait_quiet(Deadline::in_ms(runtime_host::kExportDrainMs));
@@ -211,6 +238,8 @@ int main(int argc, char** argv) {
   app.add_option("--max-rows", flags.max_rows, "most tokens in one forward pass")->check(CLI::Range(16, 65536));
   app.add_option("--kv-mib", flags.kv_mib, "memory for keys and values")->check(CLI::Range(1, 1 << 20));
   app.add_option("--kernels", flags.kernels, "kernel set; default: the best this CPU has");
+  app.add_option("--gpu-kernels", flags.gpu.kernels, "for a model on a GPU: the kernels that the build compiled");
+  app.add_option("--cuda-driver", flags.gpu.driver, "for a model on a GPU: the CUDA driver's library");
   app.add_option("--attach-deadline-ms", flags.attach_deadline_ms, "how long to wait for the owner")
       ->check(CLI::Range(100, 600'000));
   app.add_option("--drain-limit-ms", flags.drain_limit_ms, "how long requests in flight may take after SIGTERM")
@@ -220,8 +249,14 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "afm-runtime: give --owner-socket, or --weights and --tokenizer\n");
     return 2;
   }
-  auto outcome = run(flags);
+  auto note = os::EndNote::create(os::end_note_path(flags.socket));
+  auto step = os::EndStep::kStarting;
+  auto outcome = run(flags, step);
+  Code code = outcome ? Code::kOk : outcome.error().code;
+  if (note) note->write(step, code);
   if (outcome) return 0;
+  // The sentence is for the terminal of a start; the operator's log keeps lines of this program's formats alone.
   std::fprintf(stderr, "afm-runtime: %s\n", outcome.error().message.c_str());
+  TIE_LOG("afm-runtime", "ends with {} while {}", code, os::LogWord(os::end_step_info(step).word));
   return 1;
 }

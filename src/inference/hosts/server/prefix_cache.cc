@@ -26,7 +26,7 @@ Result<prefix::RestoredPool> attach(prefix::OwnerLink& link, const PrefixContext
 }  // namespace
 
 crypto::Digest PrefixContext::layout_id() const {
-  return crypto::sha256(as_bytes(layout.layout_id_input()));
+  return crypto::sha256(as_bytes(layout.layout_id_input() + kv_order));
 }
 
 Result<PrefixStart> start_prefix(const PrefixContext& context) {

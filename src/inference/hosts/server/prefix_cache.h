@@ -36,6 +36,7 @@ struct PrefixContext {
   std::string owner_socket, model;
   crypto::Digest model_id{}, release_id{};
   bones::KvLayout layout;
+  std::string kv_order = {};  // ForwardModel::kv_order
 
   crypto::Digest layout_id() const;
 };

@@ -52,6 +52,16 @@ Result<AttachedModel> attach_once(const std::string& owner_socket, const std::st
   if (!handle.release_id().empty()) {
     TIE_TRY(attached.release_id, crypto::digest_from(as_bytes(handle.release_id()), "release id"));
   }
+  if (!handle.gpu_handle().empty()) {
+    GpuShare share;
+    if (handle.gpu_handle().size() != share.handle.size() || handle.gpu_bytes() == 0)
+      return fail(Code::kCorrupt, "the model owner's GPU handle is not one");
+    std::copy(handle.gpu_handle().begin(), handle.gpu_handle().end(), share.handle.begin());
+    share.bytes = handle.gpu_bytes();
+    share.loan = std::move(socket);
+    attached.gpu = std::move(share);
+    return attached;
+  }
   attached.grid.tensor_ranks = std::max(1u, handle.tensor_ranks());
   attached.grid.stages = std::max(1u, handle.stages());
   if (attached.grid.tensor_ranks > bones::kMaxRanks || attached.grid.stages > bones::kMaxRanks)

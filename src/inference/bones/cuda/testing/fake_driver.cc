@@ -1,7 +1,9 @@
 // A CUDA driver without a GPU: a shared library with the driver's symbols (cuda/driver.h loads it by path). GPU memory
 // is this machine's memory (memfds, so that another process can attach by handle), kernels run on the block emulator at
 // their launch, captured graphs are lists of launches with copies of their arguments. It counts what tests ask about:
-// bytes copied to the "GPU", allocations, attaches. Threads: one at a time. Only for tests.
+// bytes copied to the "GPU", allocations, attaches. With TIE_FAKE_CUDA_DIR set, memory lies in files of that folder, so
+// that programs of any user attach to each other's, and each allocation, copy to the GPU, attach and their ends are
+// lines of its file `record`. Threads: any; one lock. Only for tests.
 #include "inference/bones/cuda/testing/fake_driver.h"
 
 #include <fcntl.h>
@@ -12,11 +14,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "inference/bones/cuda/driver.h"
 #include "inference/bones/kernels/cuda/emulator/emulated_kernels.h"
+#include "inference/bones/kernels/cuda/emulator/emulated_tensor_map.h"
 
 namespace {
 
@@ -28,6 +32,7 @@ struct Memory {
   int fd = -1;
   size_t bytes = 0;
   bool attached = false;
+  std::string name;
 };
 
 struct Call {
@@ -41,21 +46,52 @@ struct Stream {
   CallList* capturing = nullptr;
 };
 
+std::recursive_mutex lock;
 std::map<DevicePtr, Memory> memories;
 FakeCudaCounters counters;
+int capability = 3;
+std::string broken_kernel;
 std::string last_fault = "no error";
+
+// The folder of this run's record; empty: none is kept.
+const std::string& folder() {
+  static const std::string path = [] {
+    const char* given = std::getenv("TIE_FAKE_CUDA_DIR");
+    return std::string(given ? given : "");
+  }();
+  return path;
+}
+
+// "PID WHAT BYTES", one line at a time from whichever process.
+void record(const char* what, size_t bytes) {
+  static const int fd =
+      folder().empty() ? -1 : ::open((folder() + "/record").c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) return;
+  char line[96];
+  const int length = std::snprintf(line, sizeof line, "%d %s %zu\n", ::getpid(), what, bytes);
+  if (::write(fd, line, static_cast<size_t>(length)) != length) std::abort();
+}
+
+// New memory of one allocation; its file's name, relative to the folder, goes to `name`.
+int make_memory(std::string& name) {
+  if (folder().empty()) return ::memfd_create("fake-gpu", MFD_CLOEXEC);
+  name = "memory-" + std::to_string(::getpid()) + "-" + std::to_string(counters.allocations);
+  return ::open((folder() + "/" + name).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+}
 
 int map_memory(int fd, size_t bytes, bool attached, DevicePtr* at) {
   void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED) return kNoMemory;
   *at = reinterpret_cast<DevicePtr>(p);
-  memories[*at] = {fd, bytes, attached};
+  memories[*at] = {fd, bytes, attached, {}};
   return kOk;
 }
 
 int unmap_memory(DevicePtr at, bool attached) {
   auto found = memories.find(at);
   if (found == memories.end() || found->second.attached != attached) return kInvalid;
+  record(attached ? "detach" : "free", found->second.bytes);
+  if (!found->second.name.empty()) ::unlink((folder() + "/" + found->second.name).c_str());
   ::munmap(reinterpret_cast<void*>(at), found->second.bytes);
   ::close(found->second.fd);
   memories.erase(found);
@@ -72,6 +108,7 @@ bool is_ours(DevicePtr at, size_t bytes) {
 
 int run(const Call& call) {
   ++counters.launches;
+  if (broken_kernel == call.kernel->name) return kOk;
   auto ran = BlockEmulator().run(call.launch, [&](EmulatedBlock& b) { call.kernel->body(b, call.args.data()); });
   if (ran) return kOk;
   last_fault = std::string(call.kernel->name) + ": " + ran.error().message;
@@ -97,8 +134,32 @@ int cuDeviceGet(int* device, int ordinal) {
   *device = ordinal;
   return ordinal == 0 ? kOk : kInvalid;
 }
-int cuDeviceGetAttribute(int* value, int, int) {
-  *value = 3;  // multiprocessors: a few, so that keys are split
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  constexpr int kMajor = 75, kMinor = 76;
+  *value = attribute == kMajor ? capability : attribute == kMinor ? 0 : 3;  // 3 multiprocessors, so that keys are split
+  return kOk;
+}
+// A GPU of this generation; `broken`: a kernel of that name does nothing.
+void tie_fake_cuda_become(int major, const char* broken) {
+  capability = major;
+  broken_kernel = broken;
+}
+// 16-bit elements, the 128-byte swizzle, strides of whole 16 bytes, as the real one demands.
+int cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* base, const uint64_t* sizes,
+                           const uint64_t* strides, const uint32_t* box, const uint32_t* every, int interleave,
+                           int swizzle, int, int fill) {
+  const bool plain =
+      (type == 6 || type == 9) && (rank == 2 || rank == 4) && interleave == 0 && swizzle == 3 && fill == 0;
+  if (!plain || reinterpret_cast<uintptr_t>(base) % 16 != 0 || reinterpret_cast<uintptr_t>(map) % 64 != 0)
+    return kInvalid;
+  EmulatedTensorMap m{.base = reinterpret_cast<uint64_t>(base), .rank = rank};
+  for (unsigned i = 0; i < rank; ++i) {
+    m.size[i] = sizes[i];
+    m.box[i] = box[i];
+    if (i != 0) m.stride[i] = strides[i - 1];
+    if (sizes[i] == 0 || box[i] == 0 || box[i] > 256 || every[i] != 1 || m.stride[i] % 16 != 0) return kInvalid;
+  }
+  std::memcpy(map, &m, sizeof m);
   return kOk;
 }
 int cuDevicePrimaryCtxRetain(void** context, int) {
@@ -137,20 +198,28 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
   return kOk;
 }
 int cuMemAlloc_v2(DevicePtr* at, size_t bytes) {
-  const int fd = ::memfd_create("fake-gpu", MFD_CLOEXEC);
+  std::lock_guard guard(lock);
+  std::string name;
+  const int fd = make_memory(name);
   if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return kNoMemory;
   ++counters.allocations;
-  return map_memory(fd, bytes, false, at);
+  record("alloc", bytes);
+  const int status = map_memory(fd, bytes, false, at);
+  if (status == kOk) memories[*at].name = name;
+  return status;
 }
 int cuMemFree_v2(DevicePtr at) {
+  std::lock_guard guard(lock);
   return unmap_memory(at, false);
 }
 int cuMemsetD8_v2(DevicePtr at, unsigned char value, size_t bytes) {
+  std::lock_guard guard(lock);
   if (!is_ours(at, bytes)) return kInvalid;
   std::memset(reinterpret_cast<void*>(at), value, bytes);
   return kOk;
 }
 int cuMemHostAlloc(void** at, size_t bytes, unsigned) {
+  record("pin", bytes);
   *at = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   return *at ? kOk : kNoMemory;
 }
@@ -159,15 +228,27 @@ int cuMemFreeHost(void* at) {
   return kOk;
 }
 int cuMemcpyHtoD_v2(DevicePtr to, const void* from, size_t bytes) {
+  std::lock_guard guard(lock);
   if (!is_ours(to, bytes)) return kInvalid;
   std::memcpy(reinterpret_cast<void*>(to), from, bytes);
   counters.copied_in_bytes += bytes;
+  record("copy", bytes);
   return kOk;
 }
 int cuMemcpyHtoDAsync_v2(DevicePtr to, const void* from, size_t bytes, void* stream) {
   return static_cast<Stream*>(stream)->capturing ? kInvalid : cuMemcpyHtoD_v2(to, from, bytes);
 }
+int cuMemsetD8Async(DevicePtr at, unsigned char value, size_t bytes, void* stream) {
+  return static_cast<Stream*>(stream)->capturing ? kInvalid : cuMemsetD8_v2(at, value, bytes);
+}
+int cuMemcpyDtoDAsync_v2(DevicePtr to, DevicePtr from, size_t bytes, void* stream) {
+  std::lock_guard guard(lock);
+  if (static_cast<Stream*>(stream)->capturing || !is_ours(to, bytes) || !is_ours(from, bytes)) return kInvalid;
+  std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+  return kOk;
+}
 int cuMemcpyDtoHAsync_v2(void* to, DevicePtr from, size_t bytes, void*) {
+  std::lock_guard guard(lock);
   if (!is_ours(from, bytes)) return kInvalid;
   std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
   return kOk;
@@ -210,23 +291,33 @@ int cuGraphDestroy(void* graph) {
   return kOk;
 }
 int cuIpcGetMemHandle(IpcHandle* handle, DevicePtr at) {
+  std::lock_guard guard(lock);
   auto found = memories.find(at);
   if (found == memories.end() || found->second.attached) return kInvalid;
   std::memset(handle->bytes, 0, sizeof handle->bytes);
+  if (!folder().empty()) {  // by name: another program may not look into this one's /proc
+    std::snprintf(reinterpret_cast<char*>(handle->bytes), sizeof handle->bytes, "%s %zu", found->second.name.c_str(),
+                  found->second.bytes);
+    return kOk;
+  }
   std::snprintf(reinterpret_cast<char*>(handle->bytes), sizeof handle->bytes, "/proc/%d/fd/%d %zu", ::getpid(),
                 found->second.fd, found->second.bytes);
   return kOk;
 }
 int cuIpcOpenMemHandle_v2(DevicePtr* at, IpcHandle handle, unsigned) {
+  std::lock_guard guard(lock);
   char path[64] = {};
   size_t bytes = 0;
   if (std::sscanf(reinterpret_cast<const char*>(handle.bytes), "%63s %zu", path, &bytes) != 2) return kInvalid;
-  const int fd = ::open(path, O_RDWR | O_CLOEXEC);
+  const std::string file = folder().empty() || path[0] == '/' ? path : folder() + "/" + path;
+  const int fd = ::open(file.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return kInvalid;
   ++counters.attaches;
+  record("attach", bytes);
   return map_memory(fd, bytes, true, at);
 }
 int cuIpcCloseMemHandle(DevicePtr at) {
+  std::lock_guard guard(lock);
   return unmap_memory(at, true);
 }
 int cuGetErrorString(int, const char** text) {
