@@ -1,6 +1,6 @@
 """One run of llama.cpp over a model file through llama-cpp-python's low-level batch interface; prints one line of JSON.
 
-Called by engine_peers.py with the peers' own interpreter: peer_llama.py MODEL THREADS FLASH(0|1). Figures carry the names that engine_bench gives its own.
+Called by peers.py with the peers' own interpreter: peer_llama.py MODEL THREADS FLASH(0|1). Figures carry the names that engine_bench gives its own.
 Every token of a prompt in chunks of 512, as many sequences in one llama_decode as the batch says, logits for each decoded row.
 """
 import ctypes

