@@ -1,6 +1,5 @@
 // cb_jobhelper: ends the encryption of one request on the node. Started per connection (fd 3) by the launcher or
 // systemd, waits warm, serves one request, exits. Source: spec, "On-Node Request Termination".
-#include <openssl/crypto.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -8,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "crypto/library_start.h"
 #include "crypto/request_open.h"
 #include "os/log.h"
 #include "os/process.h"
@@ -70,7 +70,7 @@ tie::Result<void> run(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  OPENSSL_init_crypto(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, nullptr);
+  tie::crypto::start_library_for_one_request();
   Options options;
   if (!parse(argc, argv, options)) {
     std::fprintf(

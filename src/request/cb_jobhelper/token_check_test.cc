@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "crypto/library_start.h"
 #include "keys/tokens/testing.h"
 #include "os/framed_message.h"
 #include "request/cb_jobhelper/helper.h"
@@ -13,6 +14,9 @@
 
 namespace tie::request::jobhelper {
 namespace {
+
+// As the program does first: tokens must be judged without what this leaves out.
+[[maybe_unused]] const bool kStarted = (crypto::start_library_for_one_request(), true);
 
 using Issuer = tokens::testing::Issuer;
 

@@ -11,6 +11,7 @@
 
 #include "base/random.h"
 #include "cache/store/store_server.h"
+#include "crypto/library_start.h"
 #include "kvxfer.pb.h"
 #include "os/framed_message.h"
 #include "request/cloud_app/limits.h"
@@ -18,6 +19,9 @@
 
 namespace tie::request::app {
 namespace {
+
+// As the program does first: sealing must work without what this leaves out.
+[[maybe_unused]] const bool kStarted = (crypto::start_library_for_one_request(), true);
 
 constexpr uint32_t kBlockTokens = 16;
 constexpr size_t kBlockBytes = 160 << 10;  // a segment travels as a descriptor

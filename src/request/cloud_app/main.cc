@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "crypto/library_start.h"
 #include "os/log.h"
 #include "os/process.h"
 #include "os/serving_mode.h"
@@ -41,6 +42,7 @@ tie::Result<void> run(const tie::request::app::Config& config) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tie::crypto::start_library_for_one_request();
   tie::request::app::Config config;
   if (!parse(argc, argv, config)) {
     std::fprintf(stderr,

@@ -8,7 +8,9 @@ namespace {
 constexpr const char* kParam = "prompt_id";
 
 std::unexpected<Refusal> unknown(const std::string& model) {
-  return refuse(Code::kNotFound, "This node has no registered system prompt of that id for the model " + model + ".",
+  return refuse(Code::kNotFound,
+                "This node has no registered system prompt of that id for the model " + model +
+                    ". Its operator adds one with `tie node prompt add` and then `tie node reload`.",
                 kParam);
 }
 
