@@ -18,8 +18,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WHOLE_LIMIT_S = 480
-STEPS = ["machine", "build", "yardsticks", "models", "graphs", "ipc", "sanitizer", "speed"]
-LIMITS_S = {"machine": 20, "build": 200, "yardsticks": 40, "models": 90, "graphs": 30, "ipc": 30, "sanitizer": 90, "speed": 120}
+STEPS = ["machine", "build", "yardsticks", "units", "models", "graphs", "ipc", "sanitizer", "kernels", "speed"]
+LIMITS_S = {"machine": 20, "build": 200, "yardsticks": 40, "units": 30, "models": 90, "graphs": 30, "ipc": 30, "sanitizer": 90, "kernels": 30, "speed": 120}
 
 # The yardsticks: what this very GPU does when somebody else's library drives it.
 TORCH = """
@@ -73,14 +73,14 @@ class Check:
     def __init__(self, options):
         self.options = options
         self.program = pathlib.Path(options.program) if options.program else ROOT / "build/device/bin/device_check"
-        self.kernels = ROOT / "build/device/tie_kernels.fatbin"
+        self.fatbin = ROOT / "build/device/tie_kernels.fatbin"
 
     def device_check(self, command, limit_s, *before):
         words = [*before, self.program, command]
         if self.options.driver:
             words += ["--driver", self.options.driver]
         else:
-            words += ["--kernels", self.kernels]
+            words += ["--kernels", self.fatbin]
         return step_of(words + (["--quick"] if self.options.quick else []), limit_s)
 
     def machine(self, limit_s):
@@ -107,12 +107,15 @@ class Check:
             found["said"] = (out + err)[-3000:]
             ready = ROOT / "build/cuda/bin/device_check"
             if ready.exists():
-                self.program, self.kernels = ready, ROOT / "build/cuda/tie_kernels.fatbin"
+                self.program, self.fatbin = ready, ROOT / "build/cuda/tie_kernels.fatbin"
                 found.update(ok=True, where="taken along from another machine")
         return found
 
     def yardsticks(self, limit_s):
         return step_of([sys.executable, "-c", TORCH], limit_s)
+
+    def units(self, limit_s):
+        return self.device_check("units", limit_s)
 
     def models(self, limit_s):
         return self.device_check("models", limit_s)
@@ -127,7 +130,12 @@ class Check:
         tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
         if not pathlib.Path(tool).exists():
             return {"ok": False, "skipped": "no compute-sanitizer on this machine"}
-        return {name: self.device_check("graphs", limit_s / 2, tool, "--tool", name, "--error-exitcode", "9") for name in ("memcheck", "racecheck")} | {"ok": True}
+        runs = {f"{name} of {command}": self.device_check(command, limit_s / 3, tool, "--tool", name, "--error-exitcode", "9")
+                for name, command in (("memcheck", "graphs"), ("racecheck", "graphs"), ("memcheck", "units"))}
+        return runs | {"ok": True}
+
+    def kernels(self, limit_s):
+        return self.device_check("kernels", limit_s)
 
     def speed(self, limit_s):
         return self.device_check("speed", limit_s)
@@ -143,6 +151,8 @@ def fractions(found):
         if yard.get("bf16_tflop_s"):
             row["prefill_of_bf16_peak"] = model["prefill"]["tflop_s"] / yard["bf16_tflop_s"]
         out.append(row)
+    for case in found.get("kernels", {}).get("cases", []) if yard.get("bf16_tflop_s") else []:
+        out.append({**case, "of_bf16_peak": case["tflop_s"] / yard["bf16_tflop_s"]})
     return out
 
 

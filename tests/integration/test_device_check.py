@@ -25,11 +25,13 @@ def emulated():
 
 
 def test_the_checks_pass_on_the_emulated_driver_and_write_json(emulated, tmp_path):
-    done = run("--out", tmp_path, "--only", "models,graphs,ipc,speed", *emulated)
+    done = run("--out", tmp_path, "--only", "units,models,graphs,ipc,kernels,speed", *emulated)
     found = json.loads((tmp_path / "device-check.json").read_text())
     assert done.returncode == 0, done.stdout + json.dumps(found, indent=1)
     assert [case["weights"] for case in found["models"]["cases"]] == ["q4_k", "q4_k"]
     assert found["graphs"]["captured"] == 1
+    assert all("portable" in report for report in found["units"]["reports"])
+    assert {case["kernel"] for case in found["kernels"]["cases"]} == {"product", "attention"}
     assert {row["model"] for row in found["fractions"]} == {"1b-bf16", "1b-q4"}
 
 

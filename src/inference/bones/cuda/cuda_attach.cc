@@ -17,6 +17,9 @@ CudaModel::~CudaModel() = default;
 const ModelConfig& CudaModel::config() const {
   return state_->config;
 }
+const std::string& CudaModel::kernels() const {
+  return state_->fast.report();
+}
 uint32_t CudaModel::captured_graphs() const {
   return static_cast<uint32_t>(
       std::count_if(state_->graphs.begin(), state_->graphs.end(), [](const auto& g) { return g.second.captured(); }));
@@ -79,6 +82,19 @@ Result<void> CudaModel::State::put_frequencies(const DeviceTable& table) {
                                                f.per_pair.size() * sizeof(double)),
                                "writing the rope frequencies"));
   }
+  return {};
+}
+
+// For the formats that products of many rows will meet.
+Result<void> CudaModel::State::choose_kernels() {
+  std::vector<Format> formats;
+  auto want = [&](const GpuMatrix& w) {
+    if (w.m.n != 0 && std::find(formats.begin(), formats.end(), w.format) == formats.end()) formats.push_back(w.format);
+  };
+  for (const GpuLayer& l : layers)
+    for (const GpuMatrix* w : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) want(*w);
+  want(output);
+  TIE_TRY(fast, FastKernels::choose(driver, *launcher, formats, config.head_dim));
   return {};
 }
 
@@ -165,6 +181,7 @@ Result<CudaModel> CudaModel::attach(std::shared_ptr<Driver> driver, std::span<co
   s->output_norm = vector_of(table, base, Role::kOutputNorm);
   for (uint32_t i = 0; i < s->config.n_layers; ++i) s->layers.push_back(layer_of(table, base, i));
   TIE_CHECK_OK(s->put_frequencies(table));
+  if (options.fast_kernels) TIE_CHECK_OK(s->choose_kernels());
   return CudaModel(std::move(s));
 }
 

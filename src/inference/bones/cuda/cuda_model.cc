@@ -38,6 +38,7 @@ Result<void> CudaModel::State::gemv(const GpuMatrix& w, const GpuMatrix* up, con
 Result<void> CudaModel::State::gemm(const GpuMatrix& w, const uint16_t* x, float* y, uint32_t stride, uint32_t rows,
                                     bool add) {
   const GemmArgs args{.w = w.m, .x = x, .y = y, .rows = rows, .y_stride = stride, .add = add};
+  if (rows >= options.fast_rows && fast.multiplies(w.format)) return fast.multiply(*launcher, w.format, args);
   return launcher->launch_for("tie_gemm", w.format, args,
                               {(w.m.n + kGemmTile - 1) / kGemmTile, (rows + kGemmTile - 1) / kGemmTile, 1},
                               kGemmThreads, kGemmSharedBytes);
@@ -68,7 +69,7 @@ Result<void> CudaModel::State::finish_projection(const float* post_norm, uint32_
 
 // ---- layers ----
 
-Result<void> CudaModel::State::attention(uint32_t i, const StepShape& s, const PagedKv& kv) {
+Result<void> CudaModel::State::attention(uint32_t i, const StepShape& s, const PagedKv& kv, uint32_t pool_blocks) {
   const ModelConfig& c = config;
   const bool local = c.layer_is_local(i);
   const uint32_t window = local ? c.sliding_window : 0;
@@ -83,6 +84,8 @@ Result<void> CudaModel::State::attention(uint32_t i, const StepShape& s, const P
   }
   const PrefillArgs args{b.q, b.attended, device.spans, device.tables,       s.table_stride,
                          kv,  c.n_heads,  window,       c.attention_soft_cap};
+  if (s.rows >= options.fast_rows && fast.attends(kv))
+    return fast.attend(*launcher, args, pool_blocks, s.longest_span, s.sequences);
   const uint32_t words = c.head_dim / 2 + 4;  // as kPrefillSharedBytes
   const uint32_t shared = ((kPrefillRows + kPrefillKeys) * words + c.head_dim * kPrefillKeyStride) * 4;
   return launcher->launch("tie_prefill_attention_" + std::to_string(c.head_dim), args,
@@ -125,7 +128,7 @@ Result<void> CudaModel::State::layer(uint32_t i, const StepShape& s, const Devic
                         .rope_scale = rope_magnitude[set]};
   TIE_CHECK_OK(launcher->launch("tie_finish_heads", heads, {c.n_heads + 2 * c.n_kv_heads, s.rows, 1}, kRowThreads,
                                 kHeadsSharedBytes));
-  TIE_CHECK_OK(attention(i, s, kv));
+  TIE_CHECK_OK(attention(i, s, kv, pool.n_blocks));
   TIE_CHECK_OK(project(w.o, b.attended, w.post_attention_norm, s.rows));
   return feed_forward(w, s.rows);
 }

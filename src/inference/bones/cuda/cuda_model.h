@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct CudaModelOptions {
   uint32_t max_table_blocks = 4096;  // of one sequence
   uint32_t multiprocessors = 0;      // 0: ask the driver
   bool graphs = true;
+  bool fast_kernels = true;  // where the GPU has its own units and they agree with the portable kernels
+  uint32_t fast_rows = 128;  // of a batch, from which on they are used
 };
 
 // The paged cache in GPU memory; the sizes are those of `layout`, the order of elements is the GPU's (pointwise.h).
@@ -49,6 +52,8 @@ class CudaModel {
   ~CudaModel();
 
   const ModelConfig& config() const;
+  // Which kernels were chosen and why, for the log.
+  const std::string& kernels() const;
 
   // As Model::forward; logits arrive in pinned memory, valid until the next call.
   Result<Logits> forward(const Batch& batch, const DeviceKvPool& kv);

@@ -11,6 +11,7 @@
 #include <numeric>
 #include <random>
 
+#include "inference/bones/cuda/device_kv.h"
 #include "inference/bones/cuda/testing/fake_driver.h"
 #include "inference/bones/single_sequence.h"
 #include "inference/bones/testing/tiny_model.h"
@@ -21,14 +22,23 @@ namespace {
 using model_files::TensorType;
 using testing::TinyModelOptions;
 
-const FakeCudaCounters& counters() {
-  static const auto* all = [] {
-    void* library = ::dlopen(TIE_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
-    auto* get = reinterpret_cast<const FakeCudaCounters* (*)()>(::dlsym(library, "tie_fake_cuda_counters"));
-    return get();
-  }();
-  return *all;
+void* in_fake_driver(const char* symbol) {
+  static void* library = ::dlopen(TIE_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);
+  return ::dlsym(library, symbol);
 }
+
+const FakeCudaCounters& counters() {
+  return *reinterpret_cast<const FakeCudaCounters* (*)()>(in_fake_driver("tie_fake_cuda_counters"))();
+}
+
+// While it lives the driver has a GPU of another generation, on which one kernel may be broken.
+struct Generation {
+  explicit Generation(int major, const char* broken = "") { become(major, broken); }
+  ~Generation() { become(3, ""); }
+  static void become(int major, const char* broken) {
+    reinterpret_cast<void (*)(int, const char*)>(in_fake_driver("tie_fake_cuda_become"))(major, broken);
+  }
+};
 
 std::shared_ptr<Driver> driver() {
   static const auto one = Driver::load(0, TIE_FAKE_CUDA).value();
@@ -64,8 +74,12 @@ struct GpuModel {
   }
   static Result<GpuModel> attach(DeviceTable table, DeviceMemory weights, bool graphs = true) {
     GpuModel out;
-    const CudaModelOptions options{
-        .max_batch_rows = 64, .max_logit_rows = 64, .max_sequences = 8, .max_table_blocks = 64, .graphs = graphs};
+    const CudaModelOptions options{.max_batch_rows = 64,
+                                   .max_logit_rows = 64,
+                                   .max_sequences = 8,
+                                   .max_table_blocks = 64,
+                                   .graphs = graphs,
+                                   .fast_rows = 8};
     TIE_TRY(CudaModel model, CudaModel::attach(driver(), {}, table, std::move(weights), options));
     out.model = std::make_unique<CudaModel>(std::move(model));
     out.table = std::move(table);
@@ -159,6 +173,49 @@ TEST_P(Families, RunOnQuantisedWeights) {
 INSTANTIATE_TEST_SUITE_P(All, Families,
                          ::testing::Values("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3"));
 
+// A model whose heads Hopper's attention takes, in a format that is dequantised and one that is not.
+TEST(CudaModel, AGpuWithItsOwnUnitsGivesWhatThePortableKernelsGive) {
+  for (TensorType type : {TensorType::kBF16, TensorType::kQ4_0}) {
+    TinyModelOptions o = tiny("llama", type);
+    o.n_layers = 1;
+    o.n_heads = 2, o.n_kv_heads = 1, o.head_dim = 64;
+    const Bytes file = testing::tiny_model(o);
+    const auto tokens = random_tokens(37);
+    const auto portable = GpuModel::load(file)->evaluate(tokens, 37).value();
+    for (int generation : {9, 10}) {
+      const Generation now(generation);
+      auto gpu = GpuModel::load(file);
+      ASSERT_TRUE(gpu) << gpu.error().message;
+      EXPECT_EQ(gpu->model->kernels().find("PORTABLE"), std::string::npos) << gpu->model->kernels();
+      const std::string kernel = generation == 9 ? "attention: its own units" : "its own units";
+      EXPECT_NE(gpu->model->kernels().find(kernel), std::string::npos) << gpu->model->kernels();
+      const auto logits = gpu->evaluate(tokens, 37);
+      ASSERT_TRUE(logits) << logits.error().message;
+      EXPECT_TRUE(generation != 9 || *logits != portable) << "keys and values are not rounded to bf16 there";
+      const Difference d = difference(portable, *logits);
+      EXPECT_LT(d.worst, 0.05 * d.spread);
+      EXPECT_LT(d.mean, 0.01 * d.spread);
+    }
+  }
+}
+
+TEST(CudaModel, AKernelThatDisagreesWithItsTwinNeverServes) {
+  TinyModelOptions o = tiny("llama", TensorType::kBF16);
+  o.n_layers = 1;
+  o.n_heads = 2, o.n_kv_heads = 1, o.head_dim = 64;
+  const Bytes file = testing::tiny_model(o);
+  const auto tokens = random_tokens(20);
+  const auto portable = GpuModel::load(file)->evaluate(tokens, 20).value();
+  for (const char* broken : {"tie_gemm_sm90_bf16", "tie_attention_sm90_64"}) {
+    const Generation now(9, broken);
+    auto gpu = GpuModel::load(file);
+    ASSERT_TRUE(gpu) << gpu.error().message;
+    EXPECT_NE(gpu->model->kernels().find("PORTABLE"), std::string::npos) << gpu->model->kernels();
+    const Difference d = difference(portable, gpu->evaluate(tokens, 20).value());
+    EXPECT_LT(d.worst, 0.05 * d.spread);
+  }
+}
+
 TEST(CudaModel, CapturesADecodeStepWhenItsShapeReturnsAndReplaysIt) {
   const Bytes file = testing::tiny_model(tiny("qwen3", TensorType::kQ4_0));
   const auto tokens = random_tokens(8);
@@ -231,6 +288,27 @@ TEST(CudaModel, BlocksOfAConversationLeaveAndReturn) {
   EXPECT_LT(difference(expected, found).worst, 0.1 * difference(expected, found).spread);
   const std::vector<uint32_t> wrong{99};
   EXPECT_EQ(gpu->model->copy_blocks(gpu->kv, wrong, *records, true).error().code, Code::kBadRequest);
+}
+
+TEST(DeviceKv, MovesZeroesAndCopiesWholeBlocksAndRefusesOthers) {
+  KvLayout layout{.block_tokens = 16, .n_layers = 1, .n_kv_heads = 1, .head_dim = 16};
+  auto kv = DeviceKv::create(driver(), layout, 3);
+  ASSERT_TRUE(kv) << kv.error().message;
+  auto stage = kv->staging();
+  ASSERT_EQ(stage.size(), layout.block_bytes());
+  std::fill(stage.begin(), stage.end(), std::byte{7});
+  ASSERT_TRUE(kv->put(1));
+  ASSERT_TRUE(kv->copy(2, 1));
+  ASSERT_TRUE(kv->zero(1));
+  ASSERT_TRUE(kv->get(1));
+  EXPECT_EQ(stage[5], std::byte{0});
+  ASSERT_TRUE(kv->get(2));
+  EXPECT_EQ(stage[5], std::byte{7});
+  ASSERT_TRUE(kv->get(0));
+  EXPECT_EQ(stage[5], std::byte{0});
+  for (auto refused : {kv->put(3), kv->get(3), kv->zero(3), kv->copy(3, 0), kv->copy(0, 3)})
+    EXPECT_EQ(refused.error().code, Code::kBadRequest);
+  EXPECT_FALSE(DeviceKv::create(driver(), layout, 0));
 }
 
 // The owner's life: weights go to the GPU once; runtimes come and go and copy none of them.

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "inference/bones/cuda/cuda_model.h"
+#include "inference/bones/cuda/fast_kernels.h"
 #include "inference/bones/cuda/launcher.h"
 #include "inference/bones/kernels/cuda/attention.h"
 #include "inference/bones/kernels/cuda/experts.h"
@@ -84,6 +85,7 @@ using GraphKey = decltype(StepShape{}.key(0));
 struct CudaModel::State {
   std::shared_ptr<Driver> driver;
   std::unique_ptr<Launcher> launcher;
+  FastKernels fast;
   DeviceMemory weights, work, batch_memory;
   PinnedMemory host_batch, host_out;
   ModelConfig config;
@@ -99,12 +101,13 @@ struct CudaModel::State {
   uint64_t launches = 0;
 
   void lay_out(Carver& from);
+  Result<void> choose_kernels();
   Result<void> put_frequencies(const DeviceTable& table);
   StepShape fill_batch(const Batch& batch, const KvLayout& layout);
   Result<void> step(const Batch& batch, const DeviceKvPool& kv, uint32_t top_k, const uint32_t* masks);
   Result<void> enqueue(const StepShape& s, const DeviceKvPool& kv);
   Result<void> layer(uint32_t i, const StepShape& s, const DeviceKvPool& kv);
-  Result<void> attention(uint32_t i, const StepShape& s, const PagedKv& kv);
+  Result<void> attention(uint32_t i, const StepShape& s, const PagedKv& kv, uint32_t pool_blocks);
   Result<void> feed_forward(const GpuLayer& w, uint32_t rows);
   Result<void> expert_feed_forward(const GpuLayer& w, uint32_t rows);
   Result<void> few_experts(const GpuLayer& w, uint32_t rows);

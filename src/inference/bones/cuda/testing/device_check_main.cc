@@ -1,7 +1,7 @@
 // What `./dev device-check` runs on a GPU machine: whole tiny models of every family and weight format against the
 // CPU's result, graphs, KV blocks out and in, IPC between two processes, then speeds. Prints one JSON object. With
 // --driver it loads another driver: the emulated one in tests, where --quick keeps sizes small.
-//   device_check models|graphs|ipc|speed --kernels FATBIN [--driver PATH] [--quick]
+//   device_check units|models|graphs|ipc|kernels|speed --kernels FATBIN [--driver PATH] [--quick]
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,6 +15,7 @@
 #include <random>
 
 #include "inference/bones/cuda/cuda_model.h"
+#include "inference/bones/cuda/testing/kernel_speed.h"
 #include "inference/bones/cuda/testing/synthetic_weights.h"
 #include "inference/bones/single_sequence.h"
 #include "inference/bones/testing/tiny_model.h"
@@ -59,7 +60,11 @@ struct Rig {
                           uint32_t sequences, uint32_t blocks, bool graphs = true) {
     Rig rig;
     const CudaModelOptions options{
-        .max_batch_rows = rows, .max_logit_rows = std::min(rows, 256u), .max_sequences = sequences, .graphs = graphs};
+        .max_batch_rows = rows,
+        .max_logit_rows = std::min(rows, 256u),
+        .max_sequences = sequences,
+        .graphs = graphs,
+        .fast_rows = std::min(rows, 64u)};  // so that tiny models meet the GPU's own units, too
     TIE_TRY(CudaModel model, CudaModel::attach(gpu.driver, gpu.kernels, table, std::move(weights), options));
     rig.model = std::make_unique<CudaModel>(std::move(model));
     TIE_TRY(rig.kv.layout, KvLayout::for_model(table.config));
@@ -121,7 +126,7 @@ bones::testing::TinyModelOptions tiny(const std::string& family, TensorType type
   o.architecture = family;
   o.weights = type;
   o.embedding = type;
-  o.n_embd = 256, o.n_ff = 256, o.n_heads = 8, o.head_dim = 32;
+  o.n_embd = 256, o.n_ff = 256, o.n_heads = 4, o.head_dim = 64;
   return o;
 }
 
@@ -310,6 +315,8 @@ Result<json> measure(const Gpu& gpu, const Options& o) {
 Result<json> run(const Options& o) {
   if (o.command == "ipc") return check_ipc(o);
   TIE_TRY(const Gpu gpu, open_gpu(o));
+  if (o.command == "units") return check_units(gpu.driver, gpu.kernels);
+  if (o.command == "kernels") return kernel_speed(gpu.driver, gpu.kernels, o.quick);
   if (o.command == "models") return check_models(gpu, o);
   if (o.command == "graphs") return check_graphs(gpu, o);
   if (o.command == "speed") return measure(gpu, o);
