@@ -55,8 +55,8 @@ TEST(BubblewrapCommand, TheHostNetworkIsKeptOnlyWhenAskedFor) {
 }
 
 TEST(SeccompProgram, EveryPolicyFitsAndOnlyNoneIsEmpty) {
-  for (SyscallPolicy policy :
-       {SyscallPolicy::kPerRequest, SyscallPolicy::kDaemon, SyscallPolicy::kNetworkDaemon, SyscallPolicy::kContainer}) {
+  for (SyscallPolicy policy : {SyscallPolicy::kPerRequest, SyscallPolicy::kDaemon, SyscallPolicy::kNetworkDaemon,
+                               SyscallPolicy::kContainer, SyscallPolicy::kGpuDaemon, SyscallPolicy::kGpuContainer}) {
     auto program = seccomp_program(policy);
     ASSERT_TRUE(program) << program.error().message;
     EXPECT_GT(program->size(), 50 * sizeof(sock_filter));
@@ -67,8 +67,8 @@ TEST(SeccompProgram, EveryPolicyFitsAndOnlyNoneIsEmpty) {
 }
 
 #if defined(__x86_64__)
-// errno of the request for AMX's tile registers in a child, under `policy`'s filter; 0: granted.
-int tile_request(SyscallPolicy policy) {
+// errno of a system call in a child under `policy`'s filter; 0: it went well.
+int call_under(SyscallPolicy policy, long number, long first, long second) {
   const auto filter = seccomp_program(policy);
   EXPECT_TRUE(filter);
   Bytes code = filter ? *filter : Bytes{};
@@ -79,13 +79,31 @@ int tile_request(SyscallPolicy policy) {
     if (policy != SyscallPolicy::kNone &&
         (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0))
       ::_exit(255);
-    constexpr int kRequestPermission = 0x1023, kTileData = 18;
-    ::_exit(::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 ? 0 : errno);
+    ::_exit(::syscall(number, first, second, 0) == 0 ? 0 : errno);
   }
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 256;
+}
+
+// The request for AMX's tile registers.
+int tile_request(SyscallPolicy policy) {
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return call_under(policy, SYS_arch_prctl, kRequestPermission, kTileData);
+}
+
+// The kernel's answer to a request that the pipe, file or whatever -1 is does not know is EBADF; the filter's ENOSYS.
+TEST(SeccompProgram, OnlyProcessesWithAGpuMayAskItsDriver) {
+  for (long request : {0xc020462aL, 0xc00846d6L, 0x1bL, 0x30000001L}) {
+    for (SyscallPolicy policy :
+         {SyscallPolicy::kPerRequest, SyscallPolicy::kDaemon, SyscallPolicy::kNetworkDaemon, SyscallPolicy::kContainer})
+      EXPECT_EQ(call_under(policy, SYS_ioctl, -1, request), ENOSYS) << std::hex << request;
+    for (SyscallPolicy policy : {SyscallPolicy::kGpuDaemon, SyscallPolicy::kGpuContainer})
+      EXPECT_EQ(call_under(policy, SYS_ioctl, -1, request), EBADF) << std::hex << request;
+  }
+  constexpr long kPushByteToTerminal = 0x5412;  // TIOCSTI
+  EXPECT_EQ(call_under(SyscallPolicy::kGpuContainer, SYS_ioctl, -1, kPushByteToTerminal), ENOSYS);
 }
 
 TEST(SeccompProgram, TheRuntimesFilterLeavesTheAnswerAboutTilesToTheKernel) {

@@ -220,6 +220,14 @@ void allow_with_harmless_arguments(Policy& policy) {
     policy.allow_when("prctl", {masked(0, 0xffffffff, option)});
 }
 
+// nvidiactl and the GPUs' nodes number theirs under 'F', nvidia-uvm its own from 0 and the two that begin and end its
+// use. Which devices these reach is decided by the nodes that the process sees.
+void allow_gpu_ioctls(Policy& policy) {
+  policy.allow_when("ioctl", {masked(1, 0xff00, uint64_t{'F'} << 8)});
+  policy.allow_when("ioctl", {masked(1, 0xffffff00, 0)});
+  for (uint64_t request : {0x30000001, 0x30000002}) policy.allow_when("ioctl", {masked(1, 0xffffffff, request)});
+}
+
 void allow_new_tasks(Policy& policy, bool processes) {
   if (processes) {
     policy.allow_when("clone", {masked(0, kNamespaceFlags, 0)});
@@ -235,12 +243,14 @@ Result<Bytes> seccomp_program(SyscallPolicy policy_kind) {
   if (policy_kind == SyscallPolicy::kNone) return Bytes{};
   Policy policy;
   bool daemon = policy_kind != SyscallPolicy::kPerRequest;
-  bool processes = policy_kind == SyscallPolicy::kContainer;
+  bool processes = policy_kind == SyscallPolicy::kContainer || policy_kind == SyscallPolicy::kGpuContainer;
+  bool gpu = policy_kind == SyscallPolicy::kGpuDaemon || policy_kind == SyscallPolicy::kGpuContainer;
   policy.allow(kCommon);
   if (daemon) policy.allow(kDaemonMore);
   if (processes) policy.allow(kContainerMore);
   allow_sockets(policy, policy_kind);
   allow_with_harmless_arguments(policy);
+  if (gpu) allow_gpu_ioctls(policy);
   allow_new_tasks(policy, processes);
   // clone3 takes its flags from memory, which a filter cannot read: libraries fall back to clone.
   for (const char* name : kForbidden) {

@@ -13,6 +13,8 @@ enum class SyscallPolicy {
   kDaemon,         // unix sockets in and out, files in its own folder, threads; no child processes
   kNetworkDaemon,  // kDaemon and TCP
   kContainer,      // kDaemon and child processes (the runtime and its probe under their init)
+  kGpuDaemon,      // kDaemon and the ioctls of NVIDIA's driver: only for processes that see its devices
+  kGpuContainer,   // kContainer and these
   kNone,           // no filter: only for the harness's control runs
 };
 

@@ -1,4 +1,6 @@
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,9 +15,11 @@
 #include "os/unix_socket.h"
 #include "supervision/launcher/doctor.h"
 #include "supervision/launcher/edges.h"
+#include "supervision/launcher/gpu_access.h"
 #include "supervision/launcher/log_file.h"
 #include "supervision/launcher/node_config.h"
 #include "supervision/launcher/node_runner.h"
+#include "supervision/launcher/port_check.h"
 #include "supervision/launcher/release_manifest.h"
 #include "supervision/launcher/run_directory.h"
 
@@ -129,6 +133,8 @@ TEST(Config, ImpossibleValuesAreRefused) {
   EXPECT_FALSE(refused([](NodeConfig& c) { c.max_requests = c.max_instances - c.prewarmed_pairs; }));
   EXPECT_TRUE(refused([](NodeConfig& c) { c.models = {"../etc"}; }));
   EXPECT_TRUE(refused([](NodeConfig& c) { c.sandbox = "none"; }));
+  EXPECT_TRUE(refused([](NodeConfig& c) { c.kernels = "amx --drain-limit-ms 0"; }));
+  EXPECT_FALSE(refused([](NodeConfig& c) { c.kernels = "amx"; }));
 }
 
 TEST(Config, ModelNamesCannotLeaveTheirFolder) {
@@ -145,6 +151,40 @@ TEST(Flags, HelpAndMistakesAreToldApart) {
   auto flags = parse_launcher_flags({"--model", "a", "--model", "b"});
   ASSERT_TRUE(flags);
   EXPECT_EQ(flags->config.models.size(), 2u);
+}
+
+class GpuAccess : public Folder {};
+
+TEST_F(GpuAccess, AModelWishesAGpuOnlyWhenItsRecordSaysSo) {
+  for (auto [record, wishes] : {std::pair{"device = \"cuda\"\n", true},
+                                {"device = \"auto\"\n", true},
+                                {"device = \"cpu\"\n", false},
+                                {"ranks = 2\n", false},
+                                {"device = ", false}}) {
+    write("models/m/model.toml", record);
+    EXPECT_EQ(model_wishes_gpu(path_, "m"), wishes) << record;
+  }
+  EXPECT_FALSE(model_wishes_gpu(path_, "other"));
+}
+
+TEST_F(GpuAccess, OpensTheDriversNodesAndNothingElse) {
+  EXPECT_TRUE(gpu_device_nodes(path_).empty());
+  write("nvidia0", "");
+  EXPECT_TRUE(gpu_device_nodes(path_).empty()) << "a GPU without its control node is of no use";
+  for (const char* node : {"nvidiactl", "nvidia3", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset", "mem"})
+    write(node, "");
+  const auto nodes = gpu_device_nodes(path_);
+  EXPECT_EQ(nodes, (std::vector<std::string>{path_ + "/nvidiactl", path_ + "/nvidia0", path_ + "/nvidia3",
+                                             path_ + "/nvidia-uvm"}));
+  os::SandboxProfile daemon, container;
+  container.syscalls = os::SyscallPolicy::kContainer;
+  allow_gpu(nodes, daemon);
+  allow_gpu(nodes, container);
+  EXPECT_EQ(daemon.syscalls, os::SyscallPolicy::kGpuDaemon);
+  EXPECT_EQ(container.syscalls, os::SyscallPolicy::kGpuContainer);
+  EXPECT_EQ(daemon.binds.size(), nodes.size());
+  EXPECT_TRUE(daemon.proc);
+  for (const os::Bind& bind : daemon.binds) EXPECT_TRUE(bind.device && !bind.writable && !bind.executable);
 }
 
 class RunFolder : public Folder {
@@ -247,6 +287,34 @@ TEST_F(Log, LongAndBrokenLinesAreCut) {
   EXPECT_EQ(text.find(std::string(kMaxLineBytes + 1, 'a')), std::string::npos);
   EXPECT_NE(text.find("second?line"), std::string::npos);
   EXPECT_NE(text.find("unfinished"), std::string::npos);
+}
+
+TEST(PortCheck, NamesAPortThatIsTakenAndLetsAFreeOnePass) {
+  os::Fd taken(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  socklen_t size = sizeof at;
+  ASSERT_EQ(::bind(taken.get(), reinterpret_cast<sockaddr*>(&at), size), 0);
+  ASSERT_EQ(::listen(taken.get(), 1), 0);
+  ASSERT_EQ(::getsockname(taken.get(), reinterpret_cast<sockaddr*>(&at), &size), 0);
+  std::string address = "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+  auto refused = check_port_free(address, "--proxy");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kAlreadyExists);
+  EXPECT_TRUE(refused.error().message.starts_with(address + " is in use")) << refused.error().message;
+  EXPECT_NE(refused.error().message.find("--proxy ADDRESS:PORT"), std::string::npos);
+  taken.close();
+  EXPECT_TRUE(check_port_free(address, "--proxy"));
+  EXPECT_EQ(check_port_free("192.0.2.1:80", "--listen").error().code, Code::kIo) << "not this machine's address";
+  EXPECT_TRUE(check_port_free("no.such.name.invalid:80", "--listen")) << "the daemon will say";
+}
+
+TEST_F(Log, TheSameWordsAtEachStartAreToldOnce) {
+  LogFile log(path_ + "/x.log", {});
+  for (int i = 0; i < 3; ++i) {
+    log.add("d: starting");
+    log.add("d: no");
+  }
+  EXPECT_EQ(log.last_lines(), "d: starting | d: no");
 }
 
 TEST(Doctor, NeverClaimsMoreThanSoftwareEvidence) {

@@ -23,6 +23,8 @@ void LogFile::add(std::string_view line) {
       append(fmt::format("launcher: {} lines were not kept: no format of the program wrote them", dropped_));
     return;
   }
+  // A program that fails at each start says the same each time.
+  std::erase(last_lines_, line);
   last_lines_.emplace_back(line);
   if (last_lines_.size() > kLastLines) last_lines_.pop_front();
   append(line);

@@ -62,6 +62,7 @@ std::map<std::string, Setter> keys_of(NodeConfig& config) {
           {"tpm", text(config.tpm)},
           {"proxy", text(config.proxy)},
           {"sandbox", text(config.sandbox)},
+          {"kernels", text(config.kernels)},
           {"cache_mib", number(config.cache_mib)},
           {"prewarmed_pairs", number(config.prewarmed_pairs)},
           {"max_requests", number(config.max_requests)},
@@ -117,6 +118,8 @@ Result<void> check_node_config(const NodeConfig& config) {
     return fail(Code::kBadRequest, "sandbox is auto, direct or bubblewrap, not '" + config.sandbox + "'");
   if (config.proxy != "none" && !is_listen_address(config.proxy))
     return fail(Code::kBadRequest, "proxy must be ADDRESS:PORT or none, not '" + config.proxy + "'");
+  if (!config.kernels.empty() && !is_model_name(config.kernels))
+    return fail(Code::kBadRequest, "kernels is the name of a kernel set, not '" + config.kernels + "'");
   if (config.prewarmed_pairs > kMaxPrewarmedPairs)
     return fail(Code::kBadRequest, fmt::format("prewarmed_pairs is at most {}", kMaxPrewarmedPairs));
   if (config.max_instances == 0 || config.max_instances > kMaxInstances)

@@ -25,6 +25,7 @@ struct NodeConfig {
   uint32_t max_requests = 32;       // admitted at once by cloudboardd
   uint32_t max_instances = 64;      // of each per-request program
   uint32_t threads = 0;             // of the runtime; 0: one per CPU
+  std::string kernels;              // kernel set of the runtime; empty: the fastest that this CPU runs
   uint32_t startup_timeout_s = 60;  // until the node is ready
   uint32_t drain_timeout_s = 20;    // for requests in flight when the node stops
   std::string sandbox =

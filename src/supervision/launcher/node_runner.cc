@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "keys/tokens/token_gate.h"
 #include "os/process.h"
+#include "supervision/launcher/port_check.h"
 #include "supervision/launcher/run_directory.h"
 #include "supervision/launcher/supervisor.h"
 #include "supervision/launcher/trial.h"
@@ -33,6 +34,7 @@ void add_flags(CLI::App& app, LauncherFlags& flags) {
   app.add_option("--max-requests", c.max_requests, "requests admitted at once");
   app.add_option("--max-instances", c.max_instances, "processes of each per-request program");
   app.add_option("--threads", c.threads, "threads of the runtime (0: one per CPU)");
+  app.add_option("--kernels", c.kernels, "kernel set of the runtime: amx, avx512fp16, avx512, avx2 or reference");
   app.add_option("--startup-timeout", c.startup_timeout_s, "seconds until the node must be ready");
   app.add_option("--drain-timeout", c.drain_timeout_s, "seconds for requests in flight when stopping");
   app.add_option("--sandbox", c.sandbox, "who confines the processes: auto, direct or bubblewrap");
@@ -110,6 +112,8 @@ Result<void> supervise(const LauncherFlags& flags, int stop_fd) {
   std::string policy = client_policy(prefix);
   TIE_CHECK_OK(os::harden_process());  // empties the environment, which everything above may have asked
   TIE_TRY(RunDirectory directory, RunDirectory::create(run));
+  TIE_CHECK_OK(check_port_free(config.listen, "--listen"));
+  if (config.proxy != "none") TIE_CHECK_OK(check_port_free(config.proxy, "--proxy"));
   TIE_TRY(Stage stage, Stage::create(run, prefix));
   if (!config.assets_key.empty()) {
     TIE_TRY(Bytes key, assets::read_public_key(config.assets_key));

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "supervision/launcher/gpu_access.h"
 #include "supervision/launcher/run_directory.h"
 
 namespace tie::launcher {
@@ -66,6 +67,7 @@ class Planner {
       };
     add_files(row, profile);
     add_arguments(row, model, profile);
+    if (uses_gpu(row, model)) TIE_CHECK_OK(add_gpu(program_of(row), container, profile));
     if (row.life == Life::kPerRequest) {
       std::string socket = std::string(row.process) == "tie-cloud-app" ? "tie_cloud_app" : row.process;
       unit.listen_path = socket_path(place_.run, socket);
@@ -161,6 +163,29 @@ class Planner {
     if (row.life == Life::kPerModel || name == "gpuhealthd") profile.proc = true;
   }
 
+  // The runtime of a model that wishes a GPU; with one such model the owner and gpuhealthd, too.
+  bool uses_gpu(const ProcessRow& row, const std::string& model) const {
+    if (gpu_nodes_.empty()) return false;
+    if (!model.empty()) return model_wishes_gpu(place_.assets, model);
+    const std::string_view name = row.process;
+    return (name == "tie-model-owner" || name == "gpuhealthd") &&
+           std::any_of(place_.models.begin(), place_.models.end(),
+                       [&](const std::string& m) { return model_wishes_gpu(place_.assets, m); });
+  }
+
+  Result<void> add_gpu(const std::string& program, bool runtime, os::SandboxProfile& profile) {
+    allow_gpu(gpu_nodes_, profile);
+    TIE_CHECK_OK(stage_.add_libraries(gpu_driver_libraries(), program));
+    const std::string kernels = stage_.prefix() + "/lib/tie/tie_kernels.fatbin";
+    std::error_code ignored;
+    if (!runtime || !std::filesystem::exists(kernels, ignored)) return {};
+    profile.binds.push_back({.path = kernels});
+    // Among the arguments of the container's first program.
+    const auto second = std::find(profile.arguments.begin() + 1, profile.arguments.end(), "--");
+    profile.arguments.insert(second, {"--gpu-kernels", kernels});
+    return {};
+  }
+
   bool states_by_tpm(std::string_view name) const {
     return !config_.tpm.empty() && (name == "workload_servicesd" || name == "key_protectiond");
   }
@@ -207,6 +232,7 @@ class Planner {
     if (name == "token_spentd") add({"--state-dir", place_.run + "/state/token_spentd"});
     if (name == "tie-model-owner") add({"--assets", place_.assets, "--release-id", stage_.manifest().release_id()});
     if (name == "tie-model-owner" && !config_.assets_key.empty()) add({"--assets-key", config_.assets_key});
+    if (name == "tie-model-owner" && !config_.kernels.empty()) add({"--kernels", config_.kernels});
     if (name == "workload_servicesd")
       add({"--release-manifest", place_.run + "/release/manifest", "--assets", place_.assets});
     if (name == "tie-cloud-app")
@@ -225,6 +251,7 @@ class Planner {
       add({"--", libexec + "afm-runtime", "--model", model, "--socket", runtime, "--owner-socket",
            socket_path(place_.run, "owner"), "--kvxfer-socket", model_socket_path(place_.run, "kvxfer", model),
            "--threads", threads});
+      if (!config_.kernels.empty()) add({"--kernels", config_.kernels});
       add({"--", libexec + "tie-status-probe", "--model", model, "--runtime-socket", runtime, "--socket",
            model_socket_path(place_.run, "probe", model)});
     }
@@ -235,6 +262,7 @@ class Planner {
   Stage& stage_;
   NodePlan plan_;
   std::string app_assets_;
+  const std::vector<std::string> gpu_nodes_ = gpu_device_nodes();
 };
 
 }  // namespace

@@ -107,6 +107,11 @@ Result<void> Stage::merge_libraries(const std::string& from, const std::string& 
   return {};
 }
 
+Result<void> Stage::add_libraries(const std::vector<std::string>& libraries, const std::string& into) {
+  for (const std::string& library : libraries) TIE_CHECK_OK(stage_library(library, root_ + "/libraries/" + into));
+  return {};
+}
+
 Result<std::string> Stage::app_assets(const std::string& assets, const std::vector<std::string>& models) const {
   std::string out = root_ + "/app-assets";
   std::optional<assets::AssetManifest> manifest;

@@ -30,6 +30,8 @@ class Stage {
   Result<StagedProgram> program(const std::string& name);
   // Adds the libraries of one staged program to another's folder, for programs that share a sandbox.
   Result<void> merge_libraries(const std::string& from, const std::string& into);
+  // Adds libraries that a staged program opens by name. They are the machine's, not the release's: not measured.
+  Result<void> add_libraries(const std::vector<std::string>& libraries, const std::string& into);
   // From here on only assets that this Ed25519 key has signed are staged (supervision/signed_assets).
   void require_signed(Bytes public_key) { assets_key_ = std::move(public_key); }
   // RUN/stage/app-assets/{models/MODEL/{tokenizer.img, template.jinja, model.toml}, prompts/*.json}: what a request
