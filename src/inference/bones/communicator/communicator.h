@@ -1,6 +1,6 @@
 // What one forward pass asks of the other ranks of its model. Implemented over shared memory (shared_memory_ranks.h);
 // a model that is alone has none. Threads: every compute thread of every rank of a stage makes the same calls in the
-// same order. A null or false answer means that a peer is lost: the caller leaves the pass at once, and every later
+// same order. A false answer means that a peer is lost: the caller leaves the pass at once, and every later
 // call answers the same.
 #pragma once
 #include <cstddef>
@@ -17,10 +17,11 @@ class Communicator {
 
   // Where this rank's threads write their addend [rows][width] of the next sum; 64-byte aligned.
   virtual float* partial(uint32_t thread) = 0;
-  // Adds the addends of the stage's ranks in rank order. Call when this thread's writes to partial() are done. Returns
-  // the sum [rows][width]; valid on this thread for its share of the rows (rows * thread / threads ...), until the
-  // second next sum.
-  virtual const float* sum(uint32_t thread, uint32_t rows, uint32_t width) = 0;
+  // Meets the stage's ranks. Call when this thread's writes to partial() are done.
+  virtual bool sum(uint32_t thread, uint32_t rows, uint32_t width) = 0;
+  // Then, until this thread's next sum(): one row of the sum of the ranks' addends, added up in rank order; `to`
+  // becomes it, or grows by it. For this thread's share of the rows (rows * thread / threads ...).
+  virtual void take_sum(uint32_t thread, uint32_t row, float* to, bool add) = 0;
 
   // Hands rows [first_row, first_row + rows) of the batch to the next stage. `x`: the first of these rows. Call when
   // every thread of the rank is done with them.

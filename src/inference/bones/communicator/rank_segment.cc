@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <climits>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -18,7 +19,7 @@ namespace tie::bones {
 namespace {
 
 constexpr uint64_t kMagic = 0x31534b4e41524554;  // "TERANKS1"
-constexpr uint32_t kFailed = 1u << 31;
+constexpr uint64_t kFailed = uint64_t{1} << 63;
 constexpr int64_t kSleepSliceNs = 50'000'000;
 constexpr uint32_t kMostSlices = 1200;  // a peer that lives but has not come for a minute counts as lost
 // How long to spin before sleeping, as in ThreadPool: a sleep halves the patience, a meeting without one restores some.
@@ -31,12 +32,17 @@ void relax() {
 #endif
 }
 
-void futex_wait(std::atomic<uint32_t>& word, uint32_t value) {
+// The kernel compares 32 bits: the lower half of a wider word.
+static_assert(std::endian::native == std::endian::little);
+
+template <typename Word>
+void futex_wait(std::atomic<Word>& word, Word value) {
   const timespec slice{0, kSleepSliceNs};
-  ::syscall(SYS_futex, &word, FUTEX_WAIT, value, &slice, nullptr, 0);
+  ::syscall(SYS_futex, &word, FUTEX_WAIT, static_cast<uint32_t>(value), &slice, nullptr, 0);
 }
 
-void futex_wake_all(std::atomic<uint32_t>& word) {
+template <typename Word>
+void futex_wake_all(std::atomic<Word>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
@@ -124,7 +130,8 @@ Result<RankSegment> RankSegment::open(os::Fd memory) {
   return out;
 }
 
-void RankSegment::sleep(std::atomic<uint32_t>& word, uint32_t value, std::atomic<uint32_t>& sleepers) {
+template <typename Word>
+void RankSegment::sleep(std::atomic<Word>& word, Word value, std::atomic<uint32_t>& sleepers) {
   sleepers.fetch_add(1, std::memory_order_seq_cst);
   if (word.load(std::memory_order_seq_cst) == value) futex_wait(word, value);
   sleepers.fetch_sub(1, std::memory_order_seq_cst);
@@ -132,25 +139,26 @@ void RankSegment::sleep(std::atomic<uint32_t>& word, uint32_t value, std::atomic
 }
 
 bool RankSegment::meet(BarrierState& barrier, uint32_t parties) {
-  const uint32_t mine = barrier.generation.load(std::memory_order_acquire);
-  if (mine & kFailed) return false;
-  if (barrier.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == parties) {
-    barrier.arrived.store(0, std::memory_order_relaxed);
-    // Either this or fail() changes the word first, and everybody sees the same.
-    uint32_t expected = mine;
-    const bool met =
-        barrier.generation.compare_exchange_strong(expected, (mine + 1) & ~kFailed, std::memory_order_seq_cst);
-    if (barrier.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(barrier.generation);
-    return met;
+  // Nobody arrives after a failure, so whether a meeting took place is the same for all who look at the counter.
+  uint64_t now = barrier.arrived.load(std::memory_order_relaxed);
+  do {
+    if (now & kFailed) return false;
+  } while (!barrier.arrived.compare_exchange_weak(now, now + 1, std::memory_order_seq_cst, std::memory_order_relaxed));
+  const uint64_t complete = (now / parties + 1) * parties;
+  if (++now == complete) {
+    if (barrier.sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(barrier.arrived);
+    return true;
   }
-  uint32_t now = mine;
-  auto changed = [&] { return (now = barrier.generation.load(std::memory_order_acquire)) != mine; };
-  if (!spin(changed))
-    for (uint32_t slices = 0; !changed(); ++slices) {
-      sleep(barrier.generation, mine, barrier.sleepers);
+  auto over = [&] {
+    now = barrier.arrived.load(std::memory_order_acquire);
+    return (now & ~kFailed) >= complete || (now & kFailed) != 0;
+  };
+  if (!spin(over))
+    for (uint32_t slices = 0; !over(); ++slices) {
+      sleep(barrier.arrived, now, barrier.sleepers);
       if (slices == kMostSlices) fail();
     }
-  return (now & ~kFailed) != mine;
+  return (now & ~kFailed) >= complete;
 }
 
 bool RankSegment::wait_at_least(std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepers, uint32_t at_least) {
@@ -189,8 +197,8 @@ void RankSegment::fail() {
   SegmentHeader& h = header();
   h.failed.store(1, std::memory_order_seq_cst);
   auto fail_one = [](BarrierState& barrier) {
-    barrier.generation.fetch_or(kFailed, std::memory_order_seq_cst);
-    futex_wake_all(barrier.generation);
+    barrier.arrived.fetch_or(kFailed, std::memory_order_seq_cst);
+    futex_wake_all(barrier.arrived);
   };
   fail_one(h.world);
   for (uint32_t stage = 0; stage < limits_.grid.stages; ++stage) {

@@ -27,10 +27,10 @@ struct RankLimits {
   uint32_t max_table_entries = 1u << 20;  // block numbers of all sequences of one step
 };
 
+// One counter, so that a meeting of two moves one cache line twice: once for each arrival, and back to who waited.
 struct alignas(64) BarrierState {
-  std::atomic<uint32_t> arrived;
-  alignas(64) std::atomic<uint32_t> generation;  // the highest bit: failed
-  std::atomic<uint32_t> sleepers;
+  std::atomic<uint64_t> arrived;  // in all meetings so far; it stands still once the highest bit says failed
+  alignas(64) std::atomic<uint32_t> sleepers;
 };
 
 struct StoredSpan {
@@ -121,7 +121,8 @@ class RankSegment {
     return reinterpret_cast<T*>(mapping_.writable().data() + offset);
   }
   // One slice of sleep while `word` is `value`; looks for dead peers when it was in vain.
-  void sleep(std::atomic<uint32_t>& word, uint32_t value, std::atomic<uint32_t>& sleepers);
+  template <typename Word>
+  void sleep(std::atomic<Word>& word, Word value, std::atomic<uint32_t>& sleepers);
 
   os::Fd fd_;
   os::Mapping mapping_;

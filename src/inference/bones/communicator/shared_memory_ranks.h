@@ -1,6 +1,7 @@
 // The communicator of ranks that share a segment (rank_segment.h). One per rank; the segment outlives it.
-// Cost of a sum: few rows: one meeting, every rank adds all addends for itself; many rows: reduce-scatter and
-// all-gather, two meetings and 1/ranks of the additions each. Both add in rank order: the same bits.
+// Cost of a sum: with two ranks, or few rows, one meeting, and every rank adds all addends for itself (of two it would
+// not read less the other way); else reduce-scatter and all-gather, two meetings and 1/ranks of the additions each.
+// Both add in rank order: the same bits.
 #pragma once
 #include <vector>
 
@@ -17,7 +18,8 @@ class SharedMemoryRanks final : public Communicator {
 
   RankPlace place() const override { return place_; }
   float* partial(uint32_t thread) override;
-  const float* sum(uint32_t thread, uint32_t rows, uint32_t width) override;
+  bool sum(uint32_t thread, uint32_t rows, uint32_t width) override;
+  void take_sum(uint32_t thread, uint32_t row, float* to, bool add) override;
   bool send_rows(uint32_t thread, const float* x, uint32_t first_row, uint32_t rows, uint32_t width) override;
   bool wait_rows(uint32_t part) override;
   void copy_rows(uint32_t thread, float* x, uint32_t first_row, uint32_t rows, uint32_t width) override;
@@ -27,9 +29,10 @@ class SharedMemoryRanks final : public Communicator {
  private:
   struct alignas(64) Turn {
     uint32_t parity = 0;  // of this thread's next sum
+    uint32_t width = 0;   // of its last one, and where its rows are: a total, or all addends
+    bool in_total = false;
   };
   bool meet() { return segment_.meet(segment_.header().tensor[place_.stage], place_.tensor_ranks * n_threads_); }
-  void add_up(float* out, size_t first, size_t last, uint32_t parity);
   uint32_t share(uint32_t total, uint32_t thread) const {
     return static_cast<uint32_t>(uint64_t{total} * thread / n_threads_);
   }
@@ -38,7 +41,6 @@ class SharedMemoryRanks final : public Communicator {
   const RankPlace place_;
   const uint32_t n_threads_;
   std::vector<Turn> turns_;
-  std::vector<float> own_;  // a sum of few rows
 };
 
 }  // namespace tie::bones

@@ -80,11 +80,9 @@ class Pass {
         for (uint32_t i = 0; i < c_.n_embd; ++i) x[i] *= c_.embedding_scale;
     }
     if (divided()) {
-      const float* all = ranks_->sum(thread_, rows_, c_.n_embd);
-      if (!all) return false;
-      const size_t first = size_t{share(rows_, thread_)} * c_.n_embd,
-                   last = size_t{share(rows_, thread_ + 1)} * c_.n_embd;
-      std::copy(all + first, all + last, ws_.x + first);
+      if (!ranks_->sum(thread_, rows_, c_.n_embd)) return false;
+      for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row)
+        ranks_->take_sum(thread_, row, ws_.x + size_t{row} * c_.n_embd, false);
     }
     for (const EmbeddingRow& given : batch_.embeddings)
       if (given.row >= share(rows_, thread_) && given.row < share(rows_, thread_ + 1))
@@ -115,23 +113,23 @@ class Pass {
     float* out = divided() ? ranks_->partial(thread_) : post_norm ? ws_.projected : ws_.x;
     const LinearTarget target{w, out, c_.n_embd, in_place};
     linear(k_, {&target, 1}, acts, thread_, n_threads_, scratch().matmul);
-    const float* all = out;
-    if (divided())
-      all = ranks_->sum(thread_, rows_, c_.n_embd);
-    else
+    if (!divided())
       barrier();
-    if (!all) return false;
+    else if (!ranks_->sum(thread_, rows_, c_.n_embd))
+      return false;
     if (in_place) return true;
-    for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row)
-      add_to_residual(ws_.x + size_t{row} * c_.n_embd, all + size_t{row} * c_.n_embd, post_norm);
+    for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row) {
+      const size_t at = size_t{row} * c_.n_embd;
+      if (!post_norm) {
+        ranks_->take_sum(thread_, row, ws_.x + at, true);
+        continue;
+      }
+      float* y = ws_.projected + at;
+      if (divided()) ranks_->take_sum(thread_, row, y, false);
+      k_.scale_mul_add(ws_.x + at, y, k_.rms_scale(y, c_.n_embd, c_.norm_epsilon), post_norm, c_.n_embd);
+    }
     barrier();
     return true;
-  }
-  void add_to_residual(float* x, const float* y, const float* post_norm) {
-    if (post_norm)
-      k_.scale_mul_add(x, y, k_.rms_scale(y, c_.n_embd, c_.norm_epsilon), post_norm, c_.n_embd);
-    else
-      k_.add(x, y, c_.n_embd);
   }
 
   // Bias, norm, rotation and scale of one head.

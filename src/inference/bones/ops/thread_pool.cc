@@ -32,13 +32,14 @@ class FlushSubnormals {
 #endif
 };
 
-// The first n CPUs that this process may use; empty when there are fewer.
-std::vector<int> own_cpus(uint32_t n) {
+// n of the CPUs that this process may use, from the first-th on; empty when there are fewer.
+std::vector<int> own_cpus(uint32_t first, uint32_t n) {
   std::vector<int> out;
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return out;
+  uint32_t seen = 0;
   for (int cpu = 0; cpu < CPU_SETSIZE && out.size() < n; ++cpu)
-    if (CPU_ISSET(cpu, &allowed)) out.push_back(cpu);
+    if (CPU_ISSET(cpu, &allowed) && seen++ >= first) out.push_back(cpu);
   if (out.size() < n) out.clear();
   return out;
 }
@@ -132,7 +133,7 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(ThreadPoolOptions options) : state_(std::make_unique<State>()) {
   options.n_threads = std::clamp(options.n_threads, 1u, 256u);
   state_->options = options;
-  if (options.own_cpus && options.n_threads > 1) state_->cpus = own_cpus(options.n_threads);
+  if (options.own_cpus) state_->cpus = own_cpus(options.first_cpu, options.n_threads);
   for (uint32_t i = 1; i < options.n_threads; ++i)
     state_->workers.emplace_back([state = state_.get(), i] { state->work(i); });
 }

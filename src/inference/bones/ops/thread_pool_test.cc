@@ -45,6 +45,19 @@ TEST(ThreadPool, ThreadsStayOnCpusOfTheirOwnWhenAskedTo) {
     EXPECT_FALSE(CPU_EQUAL(&seen[0], &seen[1]));
   });
   caller.join();
+  caller = std::thread([] {  // as the second of two processes of one thread
+    cpu_set_t free, first, second;
+    ::sched_getaffinity(0, sizeof free, &free);
+    ThreadPool one({.n_threads = 1, .own_cpus = true}), other({.n_threads = 1, .own_cpus = true, .first_cpu = 1});
+    one.keep_caller_on_its_cpu();
+    ::sched_getaffinity(0, sizeof first, &first);
+    other.keep_caller_on_its_cpu();
+    ::sched_getaffinity(0, sizeof second, &second);
+    EXPECT_EQ(CPU_COUNT(&first), 1);
+    EXPECT_EQ(CPU_COUNT(&second), 1);
+    EXPECT_FALSE(CPU_EQUAL(&first, &second));
+  });
+  caller.join();
 }
 
 TEST(ThreadPool, ThreadsAreFreeWhenThereAreFewerCpusThanThreads) {

@@ -58,8 +58,7 @@ Result<LoadedModel> load(const Flags& flags, int stop_fd, os::EndStep& step) {
   step = os::EndStep::kLoadingModel;
   uint32_t threads = flags.threads ? flags.threads : std::max(1u, std::min(std::thread::hardware_concurrency(), 256u));
   threads = std::max(1u, threads / out.memory.grid.count());  // the ranks share the CPUs
-  out.pool = std::make_unique<bones::ThreadPool>(
-      bones::ThreadPoolOptions{.n_threads = threads, .own_cpus = threads == std::thread::hardware_concurrency()});
+  out.pool = std::make_unique<bones::ThreadPool>(runtime_host::pool_of_rank(0, threads, out.memory.grid.count()));
   bones::ModelOptions options{.pool = out.pool.get(),
                               .kernels = flags.kernels,
                               .max_batch_rows = flags.max_rows,
@@ -94,8 +93,8 @@ Result<os::Fd> warm_up_signal_fd() {
 }
 
 Result<runtime_host::PrefixContext> prefix_context(const Flags& flags, const LoadedModel& loaded) {
-  runtime_host::PrefixContext context{
-      flags.owner_socket, flags.model, loaded.memory.model_id, loaded.memory.release_id, {}, {}};
+  runtime_host::PrefixContext context{flags.owner_socket,       flags.model, loaded.memory.model_id,
+                                      loaded.memory.release_id, {},          {}};
   context.kv_order = loaded.model->kv_order();
   engine::EngineOptions defaults;
   TIE_TRY(context.layout, bones::KvLayout::for_model(loaded.model->config(), defaults.kv_type, defaults.block_tokens));

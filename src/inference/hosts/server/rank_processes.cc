@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <thread>
 
 #include "os/process.h"
 #include "os/serving_mode.h"
@@ -90,7 +91,8 @@ Result<void> rank_life(int argc, char** argv) {
   TIE_TRY(os::Mapping kv, os::Mapping::read_write(kv_fd.get()));
   TIE_TRY(bones::RankSegment segment, bones::RankSegment::open(std::move(segment_fd)));
   segment.watch(bones::PeerWatch(std::move(peers)));
-  bones::ThreadPool pool({.n_threads = arguments.threads});
+  bones::ThreadPool pool(pool_of_rank(arguments.rank, arguments.threads, segment.limits().grid.count()));
+  pool.keep_caller_on_its_cpu();
   bones::ModelOptions options{.pool = &pool,
                               .kernels = arguments.kernels,
                               .max_batch_rows = arguments.max_rows,
@@ -102,6 +104,11 @@ Result<void> rank_life(int argc, char** argv) {
 }
 
 }  // namespace
+
+bones::ThreadPoolOptions pool_of_rank(uint32_t rank, uint32_t threads, uint32_t ranks) {
+  const uint64_t all = uint64_t{threads} * ranks;
+  return {.n_threads = threads, .own_cpus = all == std::thread::hardware_concurrency(), .first_cpu = rank * threads};
+}
 
 Result<void> RankedModel::start_rank(const AttachedModel& model, const bones::ModelOptions& options, uint32_t rank,
                                      int segment_fd, std::vector<os::Fd>& peers) {

@@ -17,6 +17,10 @@ namespace tie::runtime_host {
 // The first argument of a rank's process.
 inline constexpr const char* kRankArgument = "--as-rank";
 
+// Threads of rank `rank` of so many: on CPUs of their own, those behind the earlier ranks', when the ranks' threads are
+// as many as the machine's CPUs.
+bones::ThreadPoolOptions pool_of_rank(uint32_t rank, uint32_t threads, uint32_t ranks);
+
 class RankedModel final : public engine::ForwardModel {
  public:
   // Starts the processes: call before serving mode forbids it. options.pool: rank 0's threads; every rank has as many.

@@ -21,6 +21,10 @@ ModelOptions model_options(const ForkedRanksOptions& o, ThreadPool* pool) {
           .max_sequences = o.max_sequences};
 }
 
+ThreadPoolOptions pool_options(const ForkedRanksOptions& o, uint32_t rank) {
+  return {.n_threads = o.threads_per_rank, .own_cpus = o.own_cpus, .first_cpu = rank * o.threads_per_rank};
+}
+
 Result<std::unique_ptr<RankSegment>> open_segment(int fd, std::vector<os::Fd> peers) {
   TIE_TRY(RankSegment segment, RankSegment::open(os::Fd(::dup(fd))));
   segment.watch(PeerWatch(std::move(peers)));
@@ -30,7 +34,8 @@ Result<std::unique_ptr<RankSegment>> open_segment(int fd, std::vector<os::Fd> pe
 // Each rank packs its own image, in memory that is its own.
 Result<void> follower_life(const ForkedRanksOptions& o, ByteView gguf, int segment_fd, int kv_fd, uint32_t rank) {
   TIE_TRY(const OwnedImage image, OwnedImage::from_gguf(gguf, nullptr, o.grid.at(rank)));
-  ThreadPool pool({.n_threads = o.threads_per_rank});
+  ThreadPool pool(pool_options(o, rank));
+  pool.keep_caller_on_its_cpu();
   std::vector<os::Fd> peers(1);
   TIE_TRY(peers[0], os::pidfd_open(::getppid()));
   TIE_TRY(auto segment, open_segment(segment_fd, std::move(peers)));
@@ -68,7 +73,7 @@ Result<ForkedRanks> ForkedRanks::start(ByteView gguf, const ForkedRanksOptions& 
     peers.push_back(std::move(peer));
   }
   TIE_TRY(out.image_, OwnedImage::from_gguf(gguf, nullptr, o.grid.at(0)));
-  out.pool_ = std::make_unique<ThreadPool>(ThreadPoolOptions{.n_threads = o.threads_per_rank});
+  out.pool_ = std::make_unique<ThreadPool>(pool_options(o, 0));
   TIE_TRY(auto segment, open_segment(created.fd(), std::move(peers)));
   TIE_TRY(RankLeader leader, RankLeader::attach({out.image_.bytes(), std::move(segment), out.kv_memory_.writable()},
                                                 model_options(o, out.pool_.get())));
