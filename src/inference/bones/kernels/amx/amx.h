@@ -13,7 +13,7 @@ const KernelSet& amx_emulated_kernels();
 namespace amx {
 
 // From this many rows on a batch lies in tiles of kAmxTileRows and its quantised products run on AMX. Unpacking a strip
-// costs about as much as 16 rows of AVX-512 products.
+// costs about as much as 8 rows of AVX-512 products, so fewer gain little. An estimate: docs/performance-model.md.
 inline constexpr uint32_t kLeastRows = 32;
 
 uint32_t tile_rows(uint32_t rows);
