@@ -57,14 +57,16 @@ SYSTEM = [{"role": "system", "content": TEXT}]
 
 def test_a_registered_prompt_from_add_to_remove(node, tmp_path):
     status, error = chat(node, USER, "pirate")
-    assert status == 404 and error["error"]["param"] == "prompt_id" and "prompt" in error["error"]["message"]
+    assert status == 404 and error["error"]["param"] == "prompt_id" and "tie node reload" in error["error"]["message"]
     status, cold = chat(node, SYSTEM + USER)
     assert status == 200 and cached(cold) == 0
 
     file = tmp_path / "pirate.txt"
     file.write_text(TEXT)
+    nowhere = operate(node, "prompt", "add", str(file), "--id", "pirate", "--model", "nope")
+    assert nowhere.returncode == 1 and "no model 'nope'" in nowhere.stderr and node.model in nowhere.stderr
     added = operate(node, "prompt", "add", str(file), "--id", "pirate", "--model", node.model)
-    assert added.returncode == 0, added.stderr
+    assert added.returncode == 0 and "tie node reload" in added.stdout, added.stderr
     assert "pirate" in operate(node, "prompt", "list").stdout
     reloaded = operate(node, "reload")
     assert reloaded.returncode == 0 and reloaded.stdout.startswith("node        ready"), reloaded.stdout + reloaded.stderr
@@ -106,7 +108,8 @@ def test_a_registered_prompt_from_add_to_remove(node, tmp_path):
     unknown = node.tie("ask", "--prompt-id", "ghost", "Where?")
     assert unknown.returncode == 1 and "no registered system prompt" in unknown.stderr
 
-    assert operate(node, "prompt", "remove", "pirate").returncode == 0
+    removed = operate(node, "prompt", "remove", "pirate")
+    assert removed.returncode == 0 and "tie node reload" in removed.stdout
     assert operate(node, "reload").returncode == 0
     assert chat(node, USER, "short")[0] == 200
     assert operate(node, "prompt", "remove", "short").returncode == 0

@@ -116,7 +116,8 @@ class SandboxNode:
 
     def up_arguments(self):
         proxy = [] if "--proxy" in self.extra else ["--proxy", "none"]
-        return ["--assets", str(self.assets), "--run-dir", str(self.run), "--startup-timeout", "30", *proxy, *self.extra]
+        listen = [] if "--listen" in self.extra else ["--listen", f"127.0.0.1:{free_port()}"]
+        return ["--assets", str(self.assets), "--run-dir", str(self.run), "--startup-timeout", "30", *proxy, *listen, *self.extra]
 
     def up(self):
         done = self.cli("up", "--detach", *self.up_arguments())

@@ -173,6 +173,18 @@ def test_a_daemon_that_cannot_start_is_named_with_its_reason(make_node):
     assert processes_of(str(node.run)) == {} and not node.run.exists()
 
 
+@pytest.mark.parametrize("flag", ["--listen", "--proxy"])
+def test_a_port_in_use_is_said_once_with_what_to_do(make_node, flag):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        node = make_node(start=False, extra=[flag, address])
+        done = node.cli("up", "--detach", *node.up_arguments())
+        assert done.returncode == 1, done.stdout
+        assert done.stderr.count(address) == 1 and f"{flag} ADDRESS:PORT" in done.stderr, done.stderr
+        assert "starting it again" not in done.stdout + done.stderr
+    assert processes_of(str(node.run)) == {} and not node.run.exists()
+
+
 def test_a_missing_program_is_named(make_node):
     node = make_node(start=False)
     (node.prefix / "libexec/tie/cloudboardd").unlink()

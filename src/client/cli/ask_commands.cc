@@ -9,6 +9,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/terminal_answer.h"
+#include "client/cli/terminal_text.h"
 #include "client/turn_keys/turn_key_table.h"
 
 namespace tie::cli {
@@ -115,6 +116,7 @@ int ask(const AskOptions& o) {
   return finish(answer);
 }
 
+constexpr size_t kLongestShownWord = 40;
 constexpr const char* kChatHelp =
     "  /clear   begin a new conversation      /model NAME   ask another model of the node\n"
     "  /keys    how the node was verified     /exit         leave (also Ctrl-D)\n"
@@ -173,11 +175,14 @@ class Chat {
     } else if (line.starts_with("/model ")) {
       auto node = session_.node();
       auto chosen = node ? choose_model(**node, line.substr(7)) : std::unexpected(node.error());
-      if (!chosen) return void(report(chosen.error()));
+      if (!chosen) return void(report(chosen.error()));  // names those that exist
       model_ = *chosen;
       request_.set_model(model_);
       fmt::print("(now asking {})\n", model_);
     } else {
+      if (line != "/help" && line != "/?")
+        fmt::print("There is no command {}. A message that begins with / is sent with a space before it.\n",
+                   for_terminal(line.substr(0, line.find(' ')).substr(0, kLongestShownWord)));
       fmt::print("{}", kChatHelp);
     }
   }

@@ -9,6 +9,7 @@
 #include "client/cli/node_commands.h"
 #include "client/cli/operator_commands.h"
 #include "client/cli/text_commands.h"
+#include "client/cli/unknown_word.h"
 
 namespace {
 
@@ -60,6 +61,10 @@ int main(int argc, char** argv) {
   add_commands(app, exit_code);
   if (argc == 1) {
     fmt::print("{}", app.help());
+    return tie::cli::kExitUsage;
+  }
+  if (auto unknown = tie::cli::explain_unknown_word(app, std::vector<std::string>(argv + 1, argv + argc))) {
+    fmt::print(stderr, "{}\n", *unknown);
     return tie::cli::kExitUsage;
   }
   try {

@@ -89,7 +89,7 @@ int verify(const ModelOptions& o) {
 int remove(const ModelOptions& o) {
   auto removed = remove_model(o.folder(), o.name);
   if (!removed) return report(removed.error());
-  fmt::print("removed {}\n", o.name);
+  fmt::print("removed {}; a running node serves it until it starts again\n", o.name);
   return kExitOk;
 }
 

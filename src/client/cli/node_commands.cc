@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "client/cli/unknown_word.h"
 #include "client/session/session.h"
 #include "os/process.h"
 #include "supervision/launcher/doctor.h"
@@ -287,6 +288,10 @@ int release_command(const std::vector<std::string>& arguments) {
   measure->add_option("PREFIX", prefix, "the tree (default: the one this program runs from)");
   measure->add_flag("--policy", policy, "print a client's policy that accepts this release with software evidence");
   measure->add_flag("--manifest", manifest, "print the digest of each file");
+  if (auto unknown = explain_unknown_word(app, arguments)) {
+    std::fprintf(stderr, "%s\n", unknown->c_str());
+    return 2;
+  }
   if (auto code = parse(app, arguments)) return *code;
   if (prefix.empty()) {
     auto own = launcher::installed_prefix();

@@ -8,13 +8,16 @@
 #include <functional>
 #include <memory>
 
+#include "base/clock.h"
 #include "client/cli/asset_commands.h"
 #include "client/cli/command.h"
 #include "client/cli/prompt_commands.h"
 #include "client/cli/prove_stateless_command.h"
 #include "client/proxy/http_server.h"
 #include "controller.grpc.pb.h"
+#include "os/fd.h"
 #include "os/process.h"
+#include "supervision/launcher/release_manifest.h"
 #include "supervision/launcher/run_directory.h"
 #include "supervision/rpc/unix_grpc.h"
 
@@ -23,6 +26,7 @@ namespace {
 
 constexpr int64_t kConnectMs = 2'000;
 constexpr int64_t kStatusMs = 5'000;
+constexpr size_t kMaxStatusBytes = 1 << 20;
 constexpr int64_t kLongestCallMs = 2 * 3'600'000;
 
 // Where this machine's node has it; the launcher decides.
@@ -42,7 +46,7 @@ void print_status(const v1::NodeStatus& status) {
   fmt::print("node        {}{}{}, for {}\n", status.state(), status.reason().empty() ? "" : ": ", status.reason(),
              duration(status.state_since_ms()));
   fmt::print("requests    {} in flight, {} allowed{}{}\n", status.in_flight(), status.max_requests(),
-             status.drained_by_operator() ? " (drained by the operator)" : "",
+             status.drained_by_operator() ? " (drained; `tie node resume` takes requests again)" : "",
              status.load_unknown() ? " (as last heard: cloudboardd does not answer now)" : "");
   std::string next =
       status.next_recycle_in_ms() == 0 ? "none planned" : "next in " + duration(status.next_recycle_in_ms());
@@ -143,6 +147,30 @@ int print_metrics(const Settings& settings) {
   return 0;
 }
 
+// What stands between a change of the assets and a node that could take it. Nothing: it may be asked.
+Result<void> prepare_reload(const Settings& settings) {
+  if (!settings.socket.empty()) return {};
+  TIE_TRY(std::string run, launcher::choose_run_directory(""));
+  if (auto status = os::read_file(run + "/status.json", kMaxStatusBytes); status && launcher::running_launcher(run)) {
+    // Its processes see the folders of these models as they were at the start, and no later ones in their place.
+    if (as_text(*status).find("\"models_fixed\":true") != std::string_view::npos)
+      return fail(Code::kFailedPrecondition,
+                  "this node was started with a list of models (`models` in node.toml, --model), so it keeps their "
+                  "files until it starts again: tie down, then tie up");
+    return {};
+  }
+  // The systemd profile serves copies in memory, which root makes.
+  TIE_TRY(std::string prefix, launcher::installed_prefix());
+  const std::string stage = prefix + "/libexec/tie/tie-stage-assets";
+  if (run != "/run/tie" || ::access(stage.c_str(), X_OK) != 0) return {};
+  if (::geteuid() != 0) {
+    fmt::print(stderr, "Changed assets are staged by root first: sudo {}\n", stage);
+    return {};
+  }
+  if (std::system(("'" + stage + "'").c_str()) == 0) return {};
+  return fail(Code::kFailedPrecondition, "the assets were not staged, so the node keeps what it serves");
+}
+
 int watch(const Settings& settings) {
   return run(settings, kLongestCallMs, [](Stub& stub, grpc::ClientContext& context, v1::NodeStatus& last) {
     auto reader = stub.WatchStatus(&context, {});
@@ -202,11 +230,15 @@ void add_node_commands(CLI::App& app, int& exit_code) {
   CLI::App* drain = node->add_subcommand("drain", "take no new requests; returns when none is in flight");
   drain->add_option("--wait-ms", settings->limit_ms, "longest wait");
   drain->callback([settings, &exit_code] {
+    int64_t began_ms = monotonic_ms();
     exit_code = run(*settings, kLongestCallMs, [&](Stub& stub, grpc::ClientContext& context, v1::NodeStatus& out) {
       v1::NodeDrainRequest request;
       request.set_wait_ms(settings->limit_ms);
       return stub.Drain(&context, request, &out);
     });
+    if (exit_code == kExitOk)
+      fmt::print("\ndrained after {}: no request is in flight and none is taken, until `tie node resume`\n",
+                 duration(static_cast<uint64_t>(monotonic_ms() - began_ms)));
   });
 
   CLI::App* metrics = node->add_subcommand("metrics", "what Prometheus scrapes; never anything of a request");
@@ -217,8 +249,16 @@ void add_node_commands(CLI::App& app, int& exit_code) {
   add_prove_stateless_command(*node, exit_code);
   add(*node, exit_code, settings, "resume", "take requests again after a drain", kLongestCallMs,
       [](Stub& stub, grpc::ClientContext& context, v1::NodeStatus& out) { return stub.Resume(&context, {}, &out); });
-  add(*node, exit_code, settings, "reload", "look at the assets now and recycle with them", kLongestCallMs,
-      [](Stub& stub, grpc::ClientContext& context, v1::NodeStatus& out) { return stub.Reload(&context, {}, &out); });
+  node->add_subcommand("reload", "look at the assets now and recycle with them")->callback([settings, &exit_code] {
+    if (auto prepared = prepare_reload(*settings); !prepared) {
+      fmt::print(stderr, "tie node reload: {}\n", prepared.error().message);
+      exit_code = kExitFailed;
+      return;
+    }
+    exit_code = run(*settings, kLongestCallMs, [](Stub& stub, grpc::ClientContext& context, v1::NodeStatus& out) {
+      return stub.Reload(&context, {}, &out);
+    });
+  });
 }
 
 }  // namespace tie::cli

@@ -1,5 +1,6 @@
 #include "client/cli/prompt_assets.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <system_error>
 
 #include "os/memfd.h"
+#include "supervision/launcher/node_config.h"
 #include "supervision/model_owner/model_identity.h"
 #include "text/prompt.h"
 
@@ -26,6 +28,15 @@ Result<std::vector<int32_t>> render(const text::PromptBuilder& builder, const st
   return std::vector<int32_t>(prompt.ids.begin(), prompt.ids.end());
 }
 
+Result<void> require_model(const std::string& assets, const std::string& model) {
+  launcher::NodeConfig config;
+  config.assets = assets;
+  TIE_TRY(const std::vector<std::string> there, launcher::served_models(config));  // none: says how to add one
+  if (std::find(there.begin(), there.end(), model) != there.end()) return {};
+  return fail(Code::kModelNotFound,
+              fmt::format("there is no model '{}' in {}; those there are: {}", model, assets, fmt::join(there, ", ")));
+}
+
 std::string file_of(const std::string& assets, const std::string& id) {
   return assets + "/prompts/" + id + ".json";
 }
@@ -36,6 +47,7 @@ Result<prefix::SystemPrompt> make_system_prompt(const std::string& assets, const
                                                 const std::string& id, const std::string& text) {
   if (!owner::valid_model_name(model))
     return fail(Code::kBadRequest, "a model's name has letters, digits, '.', '_' and '-'");
+  TIE_CHECK_OK(require_model(assets, model));
   std::string folder = assets + "/models/" + model + "/";
   TIE_TRY(auto image, os::Mapping::file_read_only(folder + owner::kTokenizerFile));
   auto bytes = image.bytes();

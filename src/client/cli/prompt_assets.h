@@ -9,7 +9,7 @@
 
 namespace tie::cli {
 
-// Errors: kNotFound (model), kBadRequest (id, or a template that puts no control token after the system message),
+// Errors: kModelNotFound (names those that there are), kNotFound (none), kBadRequest (id, or a template that puts no control token after the system message),
 // kTooLarge.
 Result<prefix::SystemPrompt> make_system_prompt(const std::string& assets, const std::string& model,
                                                 const std::string& id, const std::string& text);

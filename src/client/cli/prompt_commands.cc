@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <memory>
 
 #include "client/cli/prompt_assets.h"
@@ -24,14 +25,22 @@ int say(const Error& error) {
   return 1;
 }
 
+// The folder has changed, a running node not yet.
+void print_next_step(const Options& o) {
+  std::error_code ignored;
+  if (std::filesystem::exists(o.folder() + "/manifest", ignored))
+    fmt::print("  sign the assets anew:                  tie assets sign --key operator.key\n");
+  fmt::print("  a running node takes the change with:  tie node reload\n");
+}
+
 int add(const Options& o) {
   auto text = os::read_file(o.file, kMaxTextBytes);
   if (!text) return say(text.error());
   auto prompt = make_system_prompt(o.folder(), o.model, o.id, to_string(*text));
   if (!prompt) return say(prompt.error());
   if (auto saved = save_system_prompt(o.folder(), *prompt); !saved) return say(saved.error());
-  fmt::print("prompt {} for {}: {} tokens\n  a running node warms it after: tie node reload\n", prompt->id,
-             prompt->model, prompt->tokens.size());
+  fmt::print("prompt {} for {}: {} tokens\n", prompt->id, prompt->model, prompt->tokens.size());
+  print_next_step(o);
   return 0;
 }
 
@@ -46,6 +55,8 @@ int list(const Options& o) {
 
 int remove(const Options& o) {
   if (auto removed = remove_system_prompt(o.folder(), o.id); !removed) return say(removed.error());
+  fmt::print("removed {}\n", o.id);
+  print_next_step(o);
   return 0;
 }
 

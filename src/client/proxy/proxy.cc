@@ -28,7 +28,7 @@ void append_model(std::string& out, const ServedModel& model, int64_t created) {
          std::to_string(model.context_tokens);
   out += R"(,"architecture":)";
   append_json_string(out, model.architecture);
-  out += R"(,"sha256":)";
+  out += R"(,"model_id":)";
   append_json_string(out, model.model_id_hex);
   out += '}';
 }

@@ -101,7 +101,10 @@ TEST_F(ProxyTest, AnswersSeveralPromptsInOrder) {
 TEST_F(ProxyTest, ListsModels) {
   auto got = http->Get("/v1/models");
   ASSERT_EQ(got->status, 200);
-  EXPECT_EQ(json::parse(got->body)["data"][0]["id"], "test-model");
+  json model = json::parse(got->body)["data"][0];
+  EXPECT_EQ(model["id"], "test-model");
+  EXPECT_EQ(model["model_id"].get<std::string>().size(), 64u) << "of weights, tokenizer and template together";
+  EXPECT_FALSE(model.contains("sha256")) << "it is the digest of no file";
   EXPECT_EQ(http->Get("/v1/models/test-model")->status, 200);
   EXPECT_EQ(http->Get("/v1/models/other")->status, 404);
   EXPECT_EQ(http->Get("/healthz")->status, 200);

@@ -1,6 +1,10 @@
 #include "client/turn_keys/turn_key_file.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
+
+#include <cerrno>
 
 #include "base/random.h"
 #include "crypto/aead.h"
@@ -36,6 +40,16 @@ Result<SecretBytes> master_of(ByteView head, ByteView passphrase) {
   return crypto::key_from_passphrase(passphrase, head.subspan(20, kSaltBytes), cost, 32);
 }
 
+Result<os::Fd> lock_beside(const std::string& path) {
+  const std::string lock_path = path + ".lock";
+  os::Fd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock) return fail_errno("opening " + lock_path, errno);
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
+  if (errno != EWOULDBLOCK) return fail_errno("locking " + lock_path, errno);
+  return fail(Code::kAlreadyExists, "another tie proxy keeps its turn keys in " + path +
+                                        "; give this one a file of its own (--turn-keys), or end the other");
+}
+
 }  // namespace
 
 Result<TurnKeyFile> TurnKeyFile::open(std::string path, ByteView passphrase, TurnKeyTable& table,
@@ -43,6 +57,7 @@ Result<TurnKeyFile> TurnKeyFile::open(std::string path, ByteView passphrase, Tur
   if (passphrase.empty()) return fail(Code::kBadRequest, "the turn keys' passphrase is empty");
   TurnKeyFile out;
   out.path_ = std::move(path);
+  TIE_TRY(out.lock_, lock_beside(out.path_));
   if (::access(out.path_.c_str(), F_OK) != 0) {
     out.head_ = new_head(cost);
     TIE_TRY(out.master_, master_of(out.head_, passphrase));

@@ -8,13 +8,15 @@
 
 #include "client/turn_keys/turn_key_table.h"
 #include "crypto/passphrase_key.h"
+#include "os/fd.h"
 
 namespace tie::client {
 
 class TurnKeyFile {
  public:
-  // Reads an existing file into `table`, or remembers where a new one goes. Errors: kUnauthenticated for a wrong
-  // passphrase or a changed file, kCorrupt for another kind of file, kBadRequest for an empty passphrase, kIo.
+  // Reads an existing file into `table`, or remembers where a new one goes. Until the object dies nobody else can open
+  // it, since two that save would overwrite each other's keys: kAlreadyExists. Other errors: kUnauthenticated for a
+  // wrong passphrase or a changed file, kCorrupt for another kind of file, kBadRequest for an empty passphrase, kIo.
   static Result<TurnKeyFile> open(std::string path, ByteView passphrase, TurnKeyTable& table,
                                   const crypto::PassphraseCost& cost = {});
   Result<void> save(const TurnKeyTable& table) const;
@@ -22,7 +24,8 @@ class TurnKeyFile {
  private:
   TurnKeyFile() = default;
   std::string path_;
-  Bytes head_;  // magic, cost, salt
+  os::Fd lock_;  // on a file beside it, because the file itself is replaced with each save
+  Bytes head_;   // magic, cost, salt
   SecretBytes master_;
 };
 

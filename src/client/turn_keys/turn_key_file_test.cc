@@ -25,22 +25,42 @@ v1::InferenceRequest request(const std::string& canary) {
 
 struct TurnKeyFileTest : ::testing::Test {
   std::string path = testing::TempDir() + "tie_turn_keys_" + random_hex(8);
-  ~TurnKeyFileTest() override { ::unlink(path.c_str()); }
+  ~TurnKeyFileTest() override {
+    ::unlink(path.c_str());
+    ::unlink((path + ".lock").c_str());
+  }
 };
 
 TEST_F(TurnKeyFileTest, KeepsConversationsAcrossProcesses) {
   TurnKeyTable table, again;
-  auto file = TurnKeyFile::open(path, kWords, table, kCheap);
-  ASSERT_TRUE(file) << file.error().message;
   v1::InferenceRequest asked = request("hello"), next = request("hello");
-  table.begin({}, asked);
-  ASSERT_TRUE(file->save(table));
+  {
+    auto file = TurnKeyFile::open(path, kWords, table, kCheap);
+    ASSERT_TRUE(file) << file.error().message;
+    table.begin({}, asked);
+    ASSERT_TRUE(file->save(table));
+  }
   ASSERT_TRUE(TurnKeyFile::open(path, kWords, again));
   again.begin({}, next);
   EXPECT_EQ(next.turn_key_read(), asked.turn_key_write());
   struct stat info{};
   ASSERT_EQ(::stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600u);
+}
+
+TEST_F(TurnKeyFileTest, TwoThatKeepTheSameFileWouldLoseKeysSoTheSecondIsRefused) {
+  TurnKeyTable mine, theirs;
+  auto first = TurnKeyFile::open(path, kWords, mine, kCheap);
+  ASSERT_TRUE(first) << first.error().message;
+  auto second = TurnKeyFile::open(path, kWords, theirs, kCheap);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::kAlreadyExists);
+  EXPECT_NE(second.error().message.find("--turn-keys"), std::string::npos) << second.error().message;
+  // A save replaces the file, and the lock still holds.
+  ASSERT_TRUE(first->save(mine));
+  EXPECT_EQ(TurnKeyFile::open(path, kWords, theirs, kCheap).error().code, Code::kAlreadyExists);
+  first = fail(Code::kCancelled, "ended");
+  EXPECT_TRUE(TurnKeyFile::open(path, kWords, theirs, kCheap));
 }
 
 TEST_F(TurnKeyFileTest, AWrongPassphraseAndAChangedFileAreRefusedInWords) {

@@ -191,8 +191,12 @@ grpc::Status ControllerService::Drain(grpc::ServerContext* context, const v1::No
   fill_now(*reply);
   Core core = node_.snapshot();
   if (core.in_flight() > 0)
-    return rpc::to_status({Code::kDeadline, std::to_string(core.in_flight()) + " requests are still in flight"},
-                          context);
+    return rpc::to_status(
+        {Code::kDeadline, std::to_string(core.in_flight()) + " requests are still in flight after " +
+                              std::to_string(wait_ms / 1000) +
+                              " s; the node takes no new ones. `tie node drain` waits on, `tie node resume` takes "
+                              "requests again"},
+        context);
   return grpc::Status::OK;
 }
 

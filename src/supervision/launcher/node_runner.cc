@@ -145,9 +145,10 @@ Result<void> supervise(const LauncherFlags& flags, int stop_fd) {
     own_log.note(line);
   };
   options.write_status = [&](const std::string& units) {
-    std::string text =
-        fmt::format("{{\"release_id\":\"{}\",\"listen\":\"{}\",\"proxy\":\"{}\",\"raw_logs\":{},\"node\":{}}}\n",
-                    release, config.listen, config.proxy, config.raw_logs, units);
+    std::string text = fmt::format(
+        "{{\"release_id\":\"{}\",\"listen\":\"{}\",\"proxy\":\"{}\",\"raw_logs\":{},\"models_fixed\":{},"
+        "\"node\":{}}}\n",
+        release, config.listen, config.proxy, config.raw_logs, !config.models.empty(), units);
     (void)os::write_file_atomic(run + "/status.json", as_bytes(text), 0600);
   };
   Supervisor supervisor(*sandbox, std::move(plan.units), std::move(options));
