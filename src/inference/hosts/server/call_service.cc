@@ -257,7 +257,7 @@ void CallService::pump(Call& call) {
     for (size_t tried = 0; tried < call.requests.size() && message.Length() == 0; ++tried) {
       size_t at = call.next_request++ % call.requests.size();
       auto& output = call.requests[at];
-      auto next = output->due(now_us) ? output->take() : std::nullopt;
+      auto next = output->due(now_us) ? output->take(response_interval_us(open_calls())) : std::nullopt;
       if (!next) continue;
       message = next->error ? call.writer.write_error(output->id, *next->error, &next->parts)
                             : call.writer.write(output->id, next->parts, output->outputs, output->with_logprobs);

@@ -10,8 +10,11 @@ inline constexpr uint32_t kMaxCalls = 512;             // open calls
 inline constexpr uint32_t kMaxRequestsPerStream = 64;  // in flight
 inline constexpr size_t kMaxUnsentTokens = 1024;       // per request; beyond it the engine pauses the request
 inline constexpr size_t kMaxUnsentLogprobs = 256;
-// Between two responses of one request whose tokens come faster: forty a second read as one flow.
+// Between two responses of one request whose tokens come faster: forty a second read as one flow. With more than
+// kUnhurriedCalls at once each has fewer: what a response costs outside the engine is then taken from other tokens.
 inline constexpr int64_t kResponseIntervalUs = 25'000;
+inline constexpr uint32_t kUnhurriedCalls = 4;
+inline constexpr int64_t kLongestResponseIntervalUs = 100'000;
 inline constexpr size_t kMostGatheredTokens = 64;
 inline constexpr size_t kMaxUnsentErrors = 16;  // per stream; beyond it nothing more is read from the stream
 inline constexpr size_t kMaxPromptTokens = 1 << 20;

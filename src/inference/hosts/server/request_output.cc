@@ -8,6 +8,11 @@
 
 namespace tie::runtime_host {
 
+int64_t response_interval_us(uint32_t open_calls) {
+  int64_t shared = kResponseIntervalUs * open_calls / kUnhurriedCalls;
+  return std::clamp(shared, kResponseIntervalUs, kLongestResponseIntervalUs);
+}
+
 RequestOutput::RequestOutput(std::string request_id, uint32_t output_bits, bool logprobs, uint32_t n_samples,
                              Announce announce)
     : id(std::move(request_id)),
@@ -59,7 +64,7 @@ void RequestOutput::on_end(const engine::Usage& usage, const Error* error) {
   announce();
 }
 
-std::optional<RequestOutput::Next> RequestOutput::take() {
+std::optional<RequestOutput::Next> RequestOutput::take(int64_t interval_us) {
   std::lock_guard lock(mutex_);
   if (final_taken_) return std::nullopt;
   // The last finish and the end belong into one response; the end follows within the same step.
@@ -75,7 +80,7 @@ std::optional<RequestOutput::Next> RequestOutput::take() {
   }
   // What other samples have gathered is due until all of it has been taken.
   if (parts_.empty()) {
-    due_us_ = monotonic_us() + kResponseIntervalUs;
+    due_us_ = (monotonic_us() / interval_us + 1) * interval_us;
     urgent_ = ended_ || samples_finished_ == n_samples_;
   }
   if (ended_ && parts_.empty()) {

@@ -1,8 +1,8 @@
 // Between the engine's thread, which produces, and the stream's thread, which writes: gathers what one request has to
 // send. While a write is under way further tokens join the same response, so a slow client gets fewer, larger
-// responses, never an unbounded queue; a fast model's tokens gather for kResponseIntervalUs, because each response
-// costs every process behind this one as much as a token does. Threads: on_output and on_end on the engine's; take and
-// everything else on the stream service's; due on both. One uncontended lock each.
+// responses, never an unbounded queue; a fast model's tokens gather for response_interval_us(), because each
+// response costs every process behind this one as much as a token does. Threads: on_output and on_end on the engine's;
+// take and everything else on the stream service's; due on both. One uncontended lock each.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -13,9 +13,13 @@
 #include <vector>
 
 #include "inference/engine/request.h"
+#include "inference/hosts/server/limits.h"
 #include "inference/hosts/server/response_writer.h"
 
 namespace tie::runtime_host {
+
+// Between two responses of one request while `open_calls` are being answered.
+int64_t response_interval_us(uint32_t open_calls);
 
 class RequestOutput final : public engine::OutputSink, public std::enable_shared_from_this<RequestOutput> {
  public:
@@ -31,9 +35,10 @@ class RequestOutput final : public engine::OutputSink, public std::enable_shared
     ResponseParts parts;
     std::optional<Error> error;  // the request ended with it; parts.final is set
   };
-  // The next response to send, if there is one, due or not.
-  std::optional<Next> take();
-  // Worth a response now: the first tokens, an end, many tokens, or the last response is kResponseIntervalUs old.
+  // The next response to send, if there is one, due or not. The one after it becomes due at the next multiple of
+  // interval_us: requests that share an interval are sent together, and the engine's threads are disturbed once.
+  std::optional<Next> take(int64_t interval_us = kResponseIntervalUs);
+  // Worth a response now: the first tokens, an end, many tokens, or its time has come.
   bool due(int64_t now_us) const {
     return urgent_.load(std::memory_order_relaxed) || now_us >= due_us_.load(std::memory_order_relaxed);
   }

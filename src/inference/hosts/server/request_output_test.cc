@@ -45,6 +45,28 @@ TEST(RequestOutput, TheFirstTokenIsDueAtOnceTheNextAfterAnInterval) {
   EXPECT_TRUE(b.output->due(monotonic_us() + kResponseIntervalUs));
 }
 
+TEST(RequestOutput, RequestsOfOneIntervalAreDueTogether) {
+  constexpr int64_t kHour = 3'600'000'000;  // no tick passes while this runs, but for one in a billion
+  Bench a, b;
+  for (Bench* each : {&a, &b}) {
+    each->token(1);
+    ASSERT_TRUE(each->output->take(kHour));
+    each->token(2);
+  }
+  int64_t tick_us = (monotonic_us() / kHour + 1) * kHour;
+  for (Bench* each : {&a, &b}) {
+    EXPECT_FALSE(each->output->due(tick_us - 1));
+    EXPECT_TRUE(each->output->due(tick_us));
+  }
+}
+
+TEST(RequestOutput, ManyCallsAreAnsweredLessOftenEach) {
+  EXPECT_EQ(response_interval_us(0), kResponseIntervalUs);
+  EXPECT_EQ(response_interval_us(kUnhurriedCalls), kResponseIntervalUs);
+  EXPECT_EQ(response_interval_us(2 * kUnhurriedCalls), 2 * kResponseIntervalUs);
+  EXPECT_EQ(response_interval_us(500), kLongestResponseIntervalUs);
+}
+
 TEST(RequestOutput, AnEndOrManyTokensAreDueAtOnce) {
   Bench ending, fast;
   for (Bench* b : {&ending, &fast}) {
