@@ -7,7 +7,9 @@
 #include <random>
 
 #include "inference/bones/kernels/kernel_choice.h"
+#include "inference/bones/kernels/q8_cache.h"
 #include "inference/bones/kernels/reference/tile_access.h"
+#include "inference/bones/kv_layout.h"
 #include "inference/bones/ops/workspace.h"
 #include "inference/bones/weights_image.h"
 
@@ -88,14 +90,20 @@ void product(const KernelSet& set, Packing packing, uint32_t rows, uint32_t n, u
       static_cast<double>(bytes) / t * 1e-9, q * 1e9 / rows / k);
 }
 
-void attention(const KernelSet& set, uint32_t rows, uint32_t dim, uint32_t keys, double budget) {
+void attention(const KernelSet& set, KvType type, uint32_t rows, uint32_t dim, uint32_t keys, double budget) {
   std::vector<std::byte> raw;
   AttentionJob job;
-  job.block_tokens = 32, job.head_dim = dim, job.block_stride = size_t{4} * dim * 32, job.n_rows = rows;
+  job.block_tokens = 32, job.head_dim = dim, job.n_rows = rows, job.type = type;
+  job.block_stride = type == KvType::kQ8 ? 2 * q8_group_bytes(dim) : size_t{4} * dim * 32;
   job.kv = aligned_bytes(raw, keys / 32 * job.block_stride);
   std::vector<uint32_t> table;
   for (uint32_t i = 0; i < keys / 32; ++i) table.push_back(i);
   job.block_table = table.data();
+  for (uint32_t t = 0; t < keys; ++t) {
+    const auto k = random_floats(dim), v = random_floats(dim);
+    set.store_kv(
+        {k.data(), v.data(), const_cast<std::byte*>(job.kv) + t / 32 * job.block_stride, t % 32, 32, dim, type});
+  }
   const auto q = random_floats(rows * dim);
   for (uint32_t r = 0; r < rows; ++r) job.q[r] = q.data() + r * dim, job.key_end[r] = keys;
   std::vector<float> a(kAttentionRows * dim), b(kAttentionRows * dim);
@@ -113,18 +121,35 @@ void attention(const KernelSet& set, uint32_t rows, uint32_t dim, uint32_t keys,
       budget);
   const double flops = 4.0 * rows * dim * keys;
   fmt::print(
-      "{} attention rows {} dim {} keys {}: {:>7.1f} us {:>6.1f} GFLOP/s {:>5.1f} % of fp32 peak {:>6.1f} GB/s\n",
-      set.name, rows, dim, keys, t * 1e6, flops / t * 1e-9, 100 * flops / t / limits.fp32, 4.0 * dim * keys / t * 1e-9);
+      "{} attention {} rows {} dim {} keys {}: {:>7.1f} us {:>6.1f} GFLOP/s {:>5.1f} % of int8 peak {:>6.1f} GB/s\n",
+      set.name, kv_type_name(type), rows, dim, keys, t * 1e6, flops / t * 1e-9, 100 * flops / t / limits.int8,
+      static_cast<double>(keys / 32 * job.block_stride) / t * 1e-9);
+}
+
+void products(const KernelSet& set, double budget) {
+  for (Packing packing : {Packing::kTileQ4, Packing::kTileQ8})
+    for (uint32_t rows : {1, 4, 8, 12, 16, 32, 72, 128}) product(set, packing, rows, 768, 576, budget);
+  for (Packing packing : {Packing::kTileQ5, Packing::kTileQ6})
+    for (uint32_t rows : {1, 128}) product(set, packing, rows, 768, 768, budget);
+  product(set, Packing::kTileQ4, 128, 576, 1536, budget);
+  product(set, Packing::kTileQ4, 1, 576, 1536, budget);
+}
+
+void attentions(const KernelSet& set, double budget) {
+  for (KvType type : {KvType::kF16, KvType::kQ8})
+    for (uint32_t dim : {64, 256})
+      for (uint32_t rows : {1, 3, 4, 8}) attention(set, type, rows, dim, 512, budget);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   double budget = 0.05;
-  std::string kernels;
+  std::string kernels, only;
   CLI::App app("measures single kernels");
   app.add_option("--seconds", budget);
   app.add_option("--kernels", kernels);
+  app.add_option("--only", only, "products or attention")->check(CLI::IsMember({"products", "attention"}));
   CLI11_PARSE(app, argc, argv);
   auto set = choose_kernel_set(kernels);
   if (!set) return 1;
@@ -133,13 +158,7 @@ int main(int argc, char** argv) {
     limits.fp32 = 100'000 * 12.0 * 32 / best_seconds([] { bench::avx512_fp32(100'000); }, 0.1);
   }
   fmt::print("peak of one core: int8 {:.0f} GOP/s, fp32 {:.0f} GFLOP/s\n", limits.int8 * 1e-9, limits.fp32 * 1e-9);
-  for (Packing packing : {Packing::kTileQ4, Packing::kTileQ8})
-    for (uint32_t rows : {1, 4, 8, 12, 16, 32, 72, 128}) product(**set, packing, rows, 768, 576, budget);
-  for (Packing packing : {Packing::kTileQ5, Packing::kTileQ6})
-    for (uint32_t rows : {1, 128}) product(**set, packing, rows, 768, 768, budget);
-  product(**set, Packing::kTileQ4, 128, 576, 1536, budget);
-  product(**set, Packing::kTileQ4, 1, 576, 1536, budget);
-  for (uint32_t dim : {64, 256})
-    for (uint32_t rows : {1, 3, 4, 8}) attention(**set, rows, dim, 512, budget);
+  if (only != "attention") products(**set, budget);
+  if (only != "products") attentions(**set, budget);
   return 0;
 }

@@ -19,7 +19,7 @@ namespace tie::cli {
 namespace {
 
 struct EvalOptions {
-  std::string gguf, kernels, prompt_ids, force_ids, text, prompt;
+  std::string gguf, kernels, kv, prompt_ids, force_ids, text, prompt;
   uint32_t threads = std::max(1u, std::thread::hardware_concurrency()), top = 10, context = 512, max_tokens = 64,
            chunk = 512;
 };
@@ -53,6 +53,9 @@ Result<bones::SingleSequence> open_model(const os::Mapping& file, const EvalOpti
   options.chunk_rows = o.chunk;
   options.logit_rows = logit_rows;
   options.max_tokens = max_tokens;
+  if (!o.kv.empty()) {
+    TIE_TRY(options.kv_type, bones::kv_type_named(o.kv));
+  }
   return bones::SingleSequence::from_gguf(view(file), options);
 }
 
@@ -100,7 +103,7 @@ Result<OpenText> open_tokenizer(const os::Mapping& file) {
 }
 
 Result<void> perplexity(const EvalOptions& o) {
-  const PerplexityOptions options{o.gguf, o.text, o.kernels, o.threads, o.context};
+  const PerplexityOptions options{o.gguf, o.text, o.kernels, o.kv, o.threads, o.context};
   auto progress = [](size_t chunk, double value) {
     fmt::print("{{\"chunk\": {}, \"perplexity\": {:.4f}}}\n", chunk, value);
     std::fflush(stdout);
@@ -139,6 +142,7 @@ Result<void> generate(const EvalOptions& o) {
 void add_common(CLI::App& command, EvalOptions& o) {
   command.add_option("--gguf", o.gguf, "model file")->required();
   command.add_option("--kernels", o.kernels, "kernel set: reference, avx2, avx512 (default: the best of this CPU)");
+  command.add_option("--kv", o.kv, "KV cache: f16, bf16 or q8 (default: as a node runs the model)");
   command.add_option("--threads", o.threads, "compute threads")->check(CLI::Range(1, 256));
   command.add_option("--chunk", o.chunk, "rows of one forward pass")->check(CLI::Range(1, 8192));
 }
@@ -172,7 +176,8 @@ void score_token(void* context, uint32_t index, std::span<float> logits) {
 Result<Perplexity> measure_perplexity(const PerplexityOptions& options,
                                       const std::function<void(size_t, double)>& progress) {
   EvalOptions o;
-  o.threads = options.threads, o.kernels = options.kernels, o.chunk = std::min(options.context, 512u);
+  o.threads = options.threads, o.kernels = options.kernels, o.kv = options.kv,
+  o.chunk = std::min(options.context, 512u);
   TIE_TRY(const os::Mapping file, os::Mapping::file_read_only(options.gguf));
   TIE_TRY(const os::Mapping words, os::Mapping::file_read_only(options.text));
   TIE_TRY(const OpenText text, open_tokenizer(file));

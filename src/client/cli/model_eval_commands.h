@@ -20,6 +20,7 @@ void add_eval_commands(CLI::App& app);
 struct PerplexityOptions {
   std::string gguf, text;  // paths
   std::string kernels;     // empty: the best of this CPU
+  std::string kv;          // type of the KV cache ("f16", "bf16", "q8"); empty: as a node runs the model
   uint32_t threads = 2;
   uint32_t context = 512;  // tokens of a chunk
 };

@@ -4,7 +4,9 @@
 // from both by as much. So the bounds are: mean 0.16 (Gemma 3, whose K formats are rounded in groups of 256 there,
 // 0.20), of the candidates likelier than e^-3 95 % within 0.3, all within 0.8 (2.5 among the ten best, where the tail
 // is). A greedy run must follow the record up to the first step whose two best are closer than 0.4, four times the
-// mean.
+// mean. One bound is wider for an 8-bit KV cache: the one likely candidate that differs most may differ by 1.0. That
+// figure is chance: an f16 cache whose keys and queries are turned as q8_cache.h turns them, which changes nothing but
+// the rounding, has it between 0.67 and 1.36.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -82,47 +84,58 @@ void compare_case(SingleSequence& model, const nlohmann::json& golden, Tally& ta
   ASSERT_TRUE(done) << done.error().message;
 }
 
-void compare_all(const std::string& model_path, const std::string& golden, double mean_bound) {
+void compare_all(const std::string& model_path, const std::string& golden, double mean_bound, KvType kv) {
   if (model_path.empty() || golden.empty()) GTEST_SKIP() << "model or golden file is not here";
   auto file = os::Mapping::file_read_only(model_path);
   ASSERT_TRUE(file) << file.error().message;
-  auto model = SingleSequence::from_gguf({reinterpret_cast<const uint8_t*>(file->bytes().data()), file->size()}, {});
+  SingleSequenceOptions options;
+  options.kv_type = kv;
+  auto model =
+      SingleSequence::from_gguf({reinterpret_cast<const uint8_t*>(file->bytes().data()), file->size()}, options);
   ASSERT_TRUE(model) << model.error().message;
   Tally tally;
   for (const auto& golden_case : cases(golden)) compare_case(*model, golden_case, tally);
   const double likely95 = Tally::quantile(tally.likely, 0.95), likely_worst = Tally::quantile(tally.likely, 1),
                worst = Tally::quantile(tally.all, 1);
   std::printf(
-      "kernels %s: %zu log-probabilities, mean difference %.4f, worst %.4f; likelier than e^-3: 95 %% within %.4f, "
+      "kernels %s, KV %s: %zu log-probabilities, mean difference %.4f, worst %.4f; likelier than e^-3: 95 %% within "
+      "%.4f, "
       "worst %.4f\n",
-      std::string(model->kernels()).c_str(), tally.all.size(), tally.mean(), worst, likely95, likely_worst);
+      std::string(model->kernels()).c_str(), std::string(kv_type_name(kv)).c_str(), tally.all.size(), tally.mean(),
+      worst, likely95, likely_worst);
   EXPECT_LT(tally.mean(), mean_bound);
   EXPECT_LT(likely95, 0.3);
-  EXPECT_LT(likely_worst, 0.8);
+  EXPECT_LT(likely_worst, kv == KvType::kQ8 ? 1.0 : 0.8);
   EXPECT_LT(worst, 2.5);
 }
 
-void compare_perplexity(const std::string& model_path, double expected) {
+void compare_perplexity(const std::string& model_path, double expected, const std::string& kv) {
   const std::string text = testing::shared_data("golden/perplexity.txt");
   if (model_path.empty() || text.empty()) GTEST_SKIP() << "model or text is not here";
-  auto result = cli::measure_perplexity({model_path, text});
+  auto result = cli::measure_perplexity({.gguf = model_path, .text = text, .kernels = {}, .kv = kv});
   ASSERT_TRUE(result) << result.error().message;
-  std::printf("kernels %s: perplexity %.4f, llama.cpp %.4f\n", result->kernels.c_str(), result->value, expected);
+  std::printf("kernels %s, KV %s: perplexity %.4f, llama.cpp %.4f\n", result->kernels.c_str(), kv.c_str(),
+              result->value, expected);
   EXPECT_NEAR(result->value, expected, expected * 0.005);
 }
 
-TEST(Golden, SmolLm2AgreesWithAnIndependentEngine) {
-  compare_all(testing::smollm2_path(), testing::shared_data("golden/smollm2_135m_q4_1.jsonl"), 0.16);
+class Golden : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Golden, SmolLm2AgreesWithAnIndependentEngine) {
+  compare_all(testing::smollm2_path(), testing::shared_data("golden/smollm2_135m_q4_1.jsonl"), 0.16,
+              *kv_type_named(GetParam()));
 }
-TEST(Golden, Gemma3AgreesWithAnIndependentEngine) {
-  compare_all(testing::gemma3_path(), testing::shared_data("golden/gemma3_270m_q4_k_m.jsonl"), 0.20);
+TEST_P(Golden, Gemma3AgreesWithAnIndependentEngine) {
+  compare_all(testing::gemma3_path(), testing::shared_data("golden/gemma3_270m_q4_k_m.jsonl"), 0.20,
+              *kv_type_named(GetParam()));
 }
-TEST(Golden, SmolLm2HasLlamaCppsPerplexity) {
-  compare_perplexity(testing::smollm2_path(), 14.8910);
+TEST_P(Golden, SmolLm2HasLlamaCppsPerplexity) {
+  compare_perplexity(testing::smollm2_path(), 14.8910, GetParam());
 }
-TEST(Golden, Gemma3HasLlamaCppsPerplexity) {
-  compare_perplexity(testing::gemma3_path(), 12.8126);
+TEST_P(Golden, Gemma3HasLlamaCppsPerplexity) {
+  compare_perplexity(testing::gemma3_path(), 12.8126, GetParam());
 }
+INSTANTIATE_TEST_SUITE_P(Kv, Golden, ::testing::Values("f16", "q8"), [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace tie::bones

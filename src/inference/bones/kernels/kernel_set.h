@@ -8,13 +8,15 @@
 //  the end acc * unit;
 //  - float matrices: one chain acc = fma(x[k], w[k], acc) in order of k;
 //  - sums over a vector: 16 lanes (element i goes to lane i % 16, in order), then lanes folded as 8+8, 4+4, 2+2, 1+1;
-//  - attention in f32 (avx512fp16 alone does it in half precision, as reference_fp16 states): keys in blocks of
-//  kKeyBlock from position 0; each block is reduced on its own and blocks are merged in order.
+//  - attention: keys in blocks of kKeyBlock from position 0; each block is reduced on its own and blocks are merged in
+//  order. Over an 8-bit cache in integers and f32 as q8_cache.h states; over others in f32 (avx512fp16 alone in half
+//  precision, as reference_fp16 states).
 // Kernels never allocate, never check: callers pass checked shapes. Threads: any, on disjoint outputs.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
+#include "inference/bones/kernels/kv_type.h"
 #include "inference/bones/kernels/tile.h"
 
 namespace tie::bones {
@@ -54,7 +56,7 @@ struct AttentionJob {
   size_t block_stride = 0;        // bytes between pool blocks
   const uint32_t* block_table = nullptr;
   uint32_t block_tokens = 0, head_dim = 0;
-  bool bf16 = false;
+  KvType type = KvType::kF16;
   float soft_cap = 0.0f;
   uint32_t n_rows = 0;  // <= kAttentionRows
   const float* q[kAttentionRows] = {};
@@ -75,7 +77,7 @@ struct StoreKvJob {
   const float* v = nullptr;
   std::byte* head = nullptr;  // this layer and kv head in the token's block
   uint32_t slot = 0, block_tokens = 0, head_dim = 0;
-  bool bf16 = false;
+  KvType type = KvType::kF16;
 };
 
 struct KernelSet {

@@ -83,19 +83,20 @@ void random_strip(Packing packing, Random& random, std::byte* strip, uint32_t k)
 std::vector<const KernelSet*> fast_sets() {
   std::vector<const KernelSet*> sets = runnable_kernel_sets();
   sets.pop_back();
+  if (auto emulated = choose_kernel_set("amx_emulated")) sets.push_back(*emulated);
   return sets;
 }
 
 struct Acts {
   Arena arena;
   Activations acts;
-  Acts(uint32_t rows, uint32_t k, uint32_t group) {
+  Acts(uint32_t rows, uint32_t k, uint32_t group, const KernelSet& set = kReferenceKernels) {
     take_activations(arena, rows, k);
     EXPECT_TRUE(arena.allocate());
     acts = take_activations(arena, rows, k);
     acts.rows = rows;
     acts.group = group;
-    acts.rows_per_tile = rows_per_tile(rows);
+    acts.rows_per_tile = set.tile_rows ? set.tile_rows(rows) : rows_per_tile(rows);
     acts.want_f32 = acts.want_codes = true;
   }
 };
@@ -120,7 +121,7 @@ void quantize_all(const KernelSet& set, const float* x, const float* row_scale, 
   }
 }
 
-const uint32_t kRows[] = {1, 2, 3, 5, 7, 12, 13, 25, kFusedRows, kFusedRows + 1, 85};
+const uint32_t kRows[] = {1, 2, 3, 5, 7, 12, 13, 25, 32, 33, kFusedRows, kFusedRows + 1, 85};
 const uint32_t kDepths[] = {32, 64, 96, 256, 576};
 
 TEST(Kernels, QuantisedActivationsAreTheReferencesToTheBit) {
@@ -133,7 +134,7 @@ TEST(Kernels, QuantisedActivationsAreTheReferencesToTheBit) {
         x[random.below(rows * k)] = 40.0f;
         for (uint32_t i = 0; i < 32; ++i) x[i] = 0.0f;  // a block of nothing
         const uint32_t group = random.below(2) ? kScaleBlocks : 1;
-        Acts expected(rows, k, group), got(rows, k, group);
+        Acts expected(rows, k, group, *set), got(rows, k, group, *set);
         quantize_all(kReferenceKernels, x.data(), scale.data(), weight.data(), expected.acts);
         quantize_all(*set, x.data(), scale.data(), weight.data(), got.acts);
         expect_same(expected.acts, got.acts, set->name);
@@ -154,7 +155,7 @@ TEST(Kernels, CodesAloneAreTheReferencesToTheBit) {
           Buffer<float> x(rows * k), weight(k), scale(rows);
           random.fill(x.data(), rows * k), random.fill(weight.data(), k), random.fill(scale.data(), rows);
           for (uint32_t i = 0; i < 32; ++i) x[random.below(rows * k)] = 0.0f;
-          Acts expected(rows, k, group), got(rows, k, group);
+          Acts expected(rows, k, group, *set), got(rows, k, group, *set);
           expected.acts.want_f32 = got.acts.want_f32 = false;
           const float *row_scale = normed ? scale.data() : nullptr, *w = normed ? weight.data() : nullptr;
           quantize_all(kReferenceKernels, x.data(), row_scale, w, expected.acts);
@@ -188,7 +189,7 @@ TEST_P(Products, AreTheReferencesToTheBit) {
           random_strip(GetParam(), random, w.data() + s * strip_bytes(GetParam(), k), k);
         Buffer<float> x(rows * k);
         random.fill(x.data(), rows * k);
-        Acts acts(rows, k, GetParam() == Packing::kTileQ4 ? kScaleBlocks : 1);
+        Acts acts(rows, k, GetParam() == Packing::kTileQ4 ? kScaleBlocks : 1, *set);
         quantize_all(kReferenceKernels, x.data(), nullptr, nullptr, acts.acts);
         const uint32_t first = random.below(strips), count = strips - first;
         Buffer<float> expected(rows * n), got(rows * n);
@@ -311,16 +312,17 @@ TEST(Kernels, ReferenceFunctionsAreAccurate) {
 // A pool of blocks filled with random keys and values through store_kv.
 struct Cache {
   uint32_t head_dim, block_tokens, n_tokens;
-  bool bf16;
+  KvType type;
   size_t stride;
   Buffer<std::byte> memory;
   std::vector<uint32_t> table;
-  Cache(Random& random, const KernelSet& set, uint32_t dim, uint32_t tokens_per_block, uint32_t n, bool brain)
+  Cache(Random& random, const KernelSet& set, uint32_t dim, uint32_t tokens_per_block, uint32_t n, KvType kv_type)
       : head_dim(dim),
         block_tokens(tokens_per_block),
         n_tokens(n),
-        bf16(brain),
-        stride(size_t{4} * dim * tokens_per_block),
+        type(kv_type),
+        stride((size_t{2} * dim * (kv_type == KvType::kQ8 ? 1 : 2) + (kv_type == KvType::kQ8 ? 8 : 0)) *
+               tokens_per_block),
         memory((n / tokens_per_block + 1) * stride) {
     const uint32_t blocks = n / tokens_per_block + 1;
     for (uint32_t i = 0; i < blocks; ++i) table.push_back(blocks - 1 - i);
@@ -329,7 +331,7 @@ struct Cache {
       random.fill(k.data(), dim), random.fill(v.data(), dim);
       if (t == 3) k[0] = 1e6f, v[1] = -1e6f, k[2] = 1e-7f;
       set.store_kv({k.data(), v.data(), memory.data() + table[t / tokens_per_block] * stride, t % tokens_per_block,
-                    tokens_per_block, dim, brain});
+                    tokens_per_block, dim, kv_type});
     }
   }
 };
@@ -338,19 +340,19 @@ TEST(Kernels, AttentionIsTheReferencesToTheBit) {
   for (const KernelSet* set : fast_sets()) {
     Random random(5);
     const KernelSet& twin = twin_of(*set);
-    for (uint32_t trial = 0; trial < 120; ++trial) {
+    for (uint32_t trial = 0; trial < 240; ++trial) {
       const uint32_t dim = 16 * (1 + random.below(8)), tokens = 16u << random.below(4), n = 1 + random.below(300);
-      const bool bf16 = random.below(2) == 1;
+      const auto type = static_cast<KvType>(1 + random.below(3));
       const uint64_t seed = trial + 100;
       Random for_ref(seed), for_set(seed);
-      Cache expected_cache(for_ref, twin, dim, tokens, n, bf16), cache(for_set, *set, dim, tokens, n, bf16);
+      Cache expected_cache(for_ref, twin, dim, tokens, n, type), cache(for_set, *set, dim, tokens, n, type);
       ASSERT_EQ(0, std::memcmp(expected_cache.memory.data(), cache.memory.data(), cache.memory.size()))
           << set->name << ": stored keys and values";
       AttentionJob job;
       Buffer<std::byte> queries(attention_scratch_bytes(dim));
       job.prepared = queries.data();
       job.kv = cache.memory.data(), job.block_stride = cache.stride, job.block_table = cache.table.data();
-      job.block_tokens = tokens, job.head_dim = dim, job.bf16 = bf16,
+      job.block_tokens = tokens, job.head_dim = dim, job.type = type,
       job.soft_cap = random.below(3) == 0 ? 10.0f : 0.0f;
       job.n_rows = 1 + random.below(kAttentionRows);
       Buffer<float> q(kAttentionRows * dim), a(kAttentionRows * dim), b(kAttentionRows * dim), c(kAttentionRows * dim),
@@ -380,26 +382,46 @@ TEST(Kernels, AttentionIsTheReferencesToTheBit) {
   }
 }
 
-// Half precision against f32 on the same keys: sums of 32 products and of 64 weighted values lose about 2^-11 each.
-TEST(Kernels, HalfPrecisionAttentionIsClose) {
+// One row's attention over keys [4, 300) of a cache filled from one seed, divided by its sum.
+std::vector<float> attend_all(const KernelSet& set, KvType type, uint32_t dim) {
   Random random(6);
-  const uint32_t dim = 64, n = 300;
-  Cache cache(random, kReferenceKernels, dim, 32, n, false);
+  const uint32_t n = 300;
+  Cache cache(random, kReferenceKernels, dim, 32, n, type);
   AttentionJob job;
   job.kv = cache.memory.data(), job.block_stride = cache.stride, job.block_table = cache.table.data(),
-  job.block_tokens = 32, job.head_dim = dim, job.n_rows = 1;
-  Buffer<float> q(dim), a(dim), b(dim), c(dim), d(dim);
+  job.block_tokens = 32, job.head_dim = dim, job.type = type, job.n_rows = 1;
+  Buffer<float> q(dim), a(dim), b(dim);
   random.fill(q.data(), dim, 0.3f);
   job.q[0] = q.data(), job.key_begin[0] = 4, job.key_end[0] = n;
-  AttentionPartial exact{{}, {}, a.data()}, half{{}, {}, b.data()}, block{{}, {}, c.data()};
-  exact.max[0] = half.max[0] = -std::numeric_limits<float>::infinity();
-  for (uint32_t i = 0; i < 3; ++i) {
-    kReferenceKernels.attend_block(job, i, block);
-    kReferenceKernels.merge_partial(exact, block, 1, dim);
-    reference_fp16_kernels().attend_block(job, i, block);
-    kReferenceKernels.merge_partial(half, block, 1, dim);
+  AttentionPartial total{{}, {}, a.data()}, block{{}, {}, b.data()};
+  total.max[0] = -std::numeric_limits<float>::infinity();
+  for (uint32_t i = 0; i * kKeyBlock < n; ++i) {
+    set.attend_block(job, i, block);
+    kReferenceKernels.merge_partial(total, block, 1, dim);
   }
-  for (uint32_t i = 0; i < dim; ++i) EXPECT_NEAR(a[i] / exact.sum[0], b[i] / half.sum[0], 0.004);
+  std::vector<float> out(dim);
+  for (uint32_t d = 0; d < dim; ++d) out[d] = a[d] / total.sum[0];
+  return out;
+}
+
+// Half precision against f32 on the same keys: sums of 32 products and of 64 weighted values lose about 2^-11 each.
+TEST(Kernels, HalfPrecisionAttentionIsClose) {
+  const auto exact = attend_all(kReferenceKernels, KvType::kF16, 64),
+             half = attend_all(reference_fp16_kernels(), KvType::kF16, 64);
+  for (uint32_t i = 0; i < 64; ++i) EXPECT_NEAR(exact[i], half[i], 0.004);
+}
+
+// 8 bits: a key, a query, a weight and a value are each off by up to a 254th of their largest.
+TEST(Kernels, EightBitAttentionIsClose) {
+  for (uint32_t dim : {16u, 64u, 96u, 256u}) {
+    const auto exact = attend_all(kReferenceKernels, KvType::kF16, dim),
+               codes = attend_all(kReferenceKernels, KvType::kQ8, dim);
+    double difference = 0, size = 0;
+    for (uint32_t i = 0; i < dim; ++i)
+      difference += (exact[i] - codes[i]) * (exact[i] - codes[i]), size += exact[i] * exact[i];
+    EXPECT_LT(std::sqrt(difference / size), 0.05) << dim;
+    EXPECT_NE(exact, codes);
+  }
 }
 
 TEST(Kernels, HalfConversionsRoundTripAndRoundToEven) {

@@ -156,7 +156,7 @@ class Pass {
     const uint32_t position = span.first_position + row - span.first_row, tokens = kv_.layout.block_tokens;
     std::byte* head =
         kv_.block(span.block_table[position / tokens]) + layer * kv_.layout.layer_bytes() + h * kv_.layout.head_bytes();
-    k_.store_kv({key, value, head, position % tokens, tokens, c_.head_dim, kv_.layout.type == KvType::kBf16});
+    k_.store_kv({key, value, head, position % tokens, tokens, c_.head_dim, kv_.layout.type});
   }
 
   bool attention(uint32_t layer) {

@@ -21,7 +21,7 @@ AttentionJob make_job(const Workspace& ws, const ModelConfig& c, const Batch& ba
   job.block_table = span.block_table.data();
   job.block_tokens = kv.layout.block_tokens;
   job.head_dim = c.head_dim;
-  job.bf16 = kv.layout.type == KvType::kBf16;
+  job.type = kv.layout.type;
   job.soft_cap = layer.soft_cap;
   const uint32_t first = tile * kAttentionRows;
   job.n_rows = std::min(kAttentionRows, item.n_pairs - first);

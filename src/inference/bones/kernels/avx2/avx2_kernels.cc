@@ -4,6 +4,7 @@
 
 #include "inference/bones/kernels/kernel_set.h"
 #include "inference/bones/kernels/packing_ids.h"
+#include "inference/bones/kernels/q8_cache.h"
 
 namespace tie::bones {
 namespace {
@@ -11,6 +12,9 @@ namespace {
 #include "inference/bones/kernels/avx2/vector.inc.h"
 #include "inference/bones/kernels/simd/float_matmul.inc.h"
 #include "inference/bones/kernels/simd/vector_kernels.inc.h"
+// Builds on those.
+#include "inference/bones/kernels/avx2/q8_vector.inc.h"
+#include "inference/bones/kernels/simd/q8_attention.inc.h"
 
 inline __m256i load(const std::byte* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -234,8 +238,8 @@ void matmul(const MatmulJob& job) {
 
 }  // namespace
 
-const KernelSet kAvx2Kernels = {"avx2",        matmul,   quantize, rms_scale,    scale_mul,
-                                scale_mul_add, add,      rotate,   silu_gate,    gelu_gate,
-                                soft_cap,      store_kv, nullptr,  attend_block, merge_partial};
+const KernelSet kAvx2Kernels = {"avx2",        matmul,   quantize,        rms_scale,    scale_mul,
+                                scale_mul_add, add,      rotate,          silu_gate,    gelu_gate,
+                                soft_cap,      store_kv, prepare_queries, attend_block, merge_partial};
 
 }  // namespace tie::bones

@@ -3,6 +3,7 @@
 
 #include "inference/bones/kernels/avx512/avx512.h"
 #include "inference/bones/kernels/packing_ids.h"
+#include "inference/bones/kernels/q8_cache.h"
 
 namespace tie::bones {
 namespace {
@@ -10,6 +11,9 @@ namespace {
 #include "inference/bones/kernels/avx512/vector.inc.h"
 #include "inference/bones/kernels/simd/float_matmul.inc.h"
 #include "inference/bones/kernels/simd/vector_kernels.inc.h"
+// Builds on those.
+#include "inference/bones/kernels/avx512/q8_vector.inc.h"
+#include "inference/bones/kernels/simd/q8_attention.inc.h"
 
 void matmul(const MatmulJob& job) {
   switch (static_cast<uint32_t>(job.w.packing)) {
@@ -34,8 +38,8 @@ void quantize_fast(const QuantizeJob& job) {
 
 }  // namespace
 
-const KernelSet kAvx512Kernels = {"avx512",      matmul,   quantize_fast, rms_scale,    scale_mul,
-                                  scale_mul_add, add,      rotate,   silu_gate,    gelu_gate,
-                                  soft_cap,      store_kv, nullptr,  attend_block, merge_partial};
+const KernelSet kAvx512Kernels = {"avx512",      matmul,   quantize_fast,   rms_scale,    scale_mul,
+                                  scale_mul_add, add,      rotate,          silu_gate,    gelu_gate,
+                                  soft_cap,      store_kv, prepare_queries, attend_block, merge_partial};
 
 }  // namespace tie::bones

@@ -6,7 +6,10 @@ namespace tie::bones {
 namespace {
 
 void prepare_queries(const AttentionJob& job) {
-  if (avx512fp16::takes(job)) avx512fp16::prepare_queries(job);
+  if (avx512fp16::takes(job))
+    avx512fp16::prepare_queries(job);
+  else
+    kAvx512Kernels.prepare_queries(job);
 }
 
 void attend_block(const AttentionJob& job, uint32_t key_block, AttentionPartial& out) {

@@ -259,7 +259,7 @@ inline __m512 soft_capped(__m512 s, float cap) {
 }  // namespace
 
 bool takes(const AttentionJob& job) {
-  return !job.bf16 && job.head_dim % 32 == 0;
+  return job.type == KvType::kF16 && job.head_dim % 32 == 0;
 }
 
 // The rows as halves.

@@ -77,7 +77,7 @@ void weigh(const AttentionJob& job, uint32_t begin, uint32_t end, const float* w
 }
 
 void attend_block(const AttentionJob& job, uint32_t key_block, AttentionPartial& out) {
-  if (job.bf16 || job.head_dim % 32 != 0) return kReferenceKernels.attend_block(job, key_block, out);
+  if (job.type != KvType::kF16 || job.head_dim % 32 != 0) return kReferenceKernels.attend_block(job, key_block, out);
   const float infinity = std::numeric_limits<float>::infinity();
   for (uint32_t r = 0; r < job.n_rows; ++r) {
     const uint32_t start = key_block * kKeyBlock, begin = std::max(job.key_begin[r], start),

@@ -6,6 +6,7 @@
 
 #include "inference/bones/kernels/kernel_set.h"
 #include "inference/bones/kernels/reference/math.h"
+#include "inference/bones/kernels/reference/q8_attention.h"
 #include "inference/bones/kernels/reference/tile_access.h"
 #include "inference/bones/weights_image.h"
 
@@ -191,11 +192,12 @@ float from_kv(const std::byte* p, bool bf16) {
 }
 
 void store_kv(const StoreKvJob& job) {
+  if (job.type == KvType::kQ8) return q8_store(job);
+  const bool bf16 = job.type == KvType::kBf16;
   std::byte* keys = job.head + size_t{job.slot / 16} * job.head_dim * 32 + 4 * (job.slot % 16);
   std::byte* values = job.head + (size_t{job.block_tokens} + job.slot) * job.head_dim * 2;
   for (uint32_t d = 0; d < job.head_dim; ++d) {
-    const auto k = static_cast<uint16_t>(to_kv(job.k[d], job.bf16)),
-               v = static_cast<uint16_t>(to_kv(job.v[d], job.bf16));
+    const auto k = static_cast<uint16_t>(to_kv(job.k[d], bf16)), v = static_cast<uint16_t>(to_kv(job.v[d], bf16));
     std::memcpy(keys + 64 * (d / 2) + 2 * (d % 2), &k, 2);
     std::memcpy(values + 2 * d, &v, 2);
   }
@@ -210,11 +212,12 @@ float score(const AttentionJob& job, uint32_t r, uint32_t key) {
   const std::byte* k = block_of(job, key) + size_t{slot / 16} * job.head_dim * 32 + 4 * (slot % 16);
   float s = 0.0f;
   for (uint32_t d = 0; d < job.head_dim; ++d)
-    s = std::fma(job.q[r][d], from_kv(k + 64 * size_t{d / 2} + 2 * (d % 2), job.bf16), s);
+    s = std::fma(job.q[r][d], from_kv(k + 64 * size_t{d / 2} + 2 * (d % 2), job.type == KvType::kBf16), s);
   return job.soft_cap > 0.0f ? job.soft_cap * tanh_f32(s / job.soft_cap) : s;
 }
 
 void attend_block(const AttentionJob& job, uint32_t key_block, AttentionPartial& out) {
+  if (job.type == KvType::kQ8) return q8_attend_block(job, key_block, out);
   const float infinity = std::numeric_limits<float>::infinity();
   for (uint32_t r = 0; r < job.n_rows; ++r) {
     float* acc = out.acc + size_t{r} * job.head_dim;
@@ -232,7 +235,8 @@ void attend_block(const AttentionJob& job, uint32_t key_block, AttentionPartial&
       const float p = exp_f32(scores[key % kKeyBlock] - out.max[r]);
       lanes[key % 16] += p;
       const std::byte* v = block_of(job, key) + (size_t{job.block_tokens} + key % job.block_tokens) * job.head_dim * 2;
-      for (uint32_t d = 0; d < job.head_dim; ++d) acc[d] = std::fma(p, from_kv(v + 2 * d, job.bf16), acc[d]);
+      for (uint32_t d = 0; d < job.head_dim; ++d)
+        acc[d] = std::fma(p, from_kv(v + 2 * d, job.type == KvType::kBf16), acc[d]);
     }
     out.sum[r] = fold_lanes(lanes);
   }

@@ -194,13 +194,14 @@ static void quantize(const QuantizeJob& job) {
   }
 }
 
-static void store_kv(const StoreKvJob& job) {
+static void store_kv16(const StoreKvJob& job) {
+  const bool bf16 = job.type == KvType::kBf16;
   std::byte* keys = job.head + size_t{job.slot / 16} * job.head_dim * 32 + 4 * (job.slot % 16);
   std::byte* values = job.head + (size_t{job.block_tokens} + job.slot) * job.head_dim * 2;
   for (uint32_t d = 0; d < job.head_dim; d += 16) {
     alignas(32) uint16_t k[16];
-    V::store_kv16(k, V::load(job.k + d), job.bf16);
-    V::store_kv16(values + 2 * d, V::load(job.v + d), job.bf16);
+    V::store_kv16(k, V::load(job.k + d), bf16);
+    V::store_kv16(values + 2 * d, V::load(job.v + d), bf16);
     for (uint32_t i = 0; i < 16; i += 2) __builtin_memcpy(keys + 32 * (d + i), k + i, 4);
   }
 }
@@ -311,7 +312,7 @@ static void attend_rows(const AttentionJob& job, uint32_t key_block, AttentionPa
   for (; d < job.head_dim; d += 16) weigh_values<R, 1, Bf16>(job, begin, end, d, s, out.acc);
 }
 
-static void attend_block(const AttentionJob& job, uint32_t key_block, AttentionPartial& out) {
+static void attend_block16(const AttentionJob& job, uint32_t key_block, AttentionPartial& out) {
   using Fn = void (*)(const AttentionJob&, uint32_t, AttentionPartial&);
   static constexpr Fn kHalf[kAttentionRows] = {attend_rows<1, false>, attend_rows<2, false>, attend_rows<3, false>,
                                                attend_rows<4, false>, attend_rows<5, false>, attend_rows<6, false>,
@@ -319,7 +320,7 @@ static void attend_block(const AttentionJob& job, uint32_t key_block, AttentionP
   static constexpr Fn kBrain[kAttentionRows] = {attend_rows<1, true>, attend_rows<2, true>, attend_rows<3, true>,
                                                 attend_rows<4, true>, attend_rows<5, true>, attend_rows<6, true>,
                                                 attend_rows<7, true>, attend_rows<8, true>};
-  (job.bf16 ? kBrain : kHalf)[job.n_rows - 1](job, key_block, out);
+  (job.type == KvType::kBf16 ? kBrain : kHalf)[job.n_rows - 1](job, key_block, out);
 }
 
 static void merge_partial(AttentionPartial& into, const AttentionPartial& from, uint32_t n_rows, uint32_t head_dim) {
