@@ -2,9 +2,9 @@
 // consecutive layers) by tensor ranks (every layer's heads, feed-forward columns and the vocabulary cut). Plain data
 // and pure functions; used by packing (each rank has an image of its own), by Model and by the communicator.
 // Rules: kv heads are divided when there are at least as many as tensor ranks, else each is replicated on
-// tensor_ranks / n_kv_heads ranks that divide its query heads; feed-forward columns are cut at multiples of 128
-// (32 when there are too few) and the vocabulary at multiples of 16, so that no quantisation block, no group of
-// activations with one scale and no strip is cut.
+// tensor_ranks / n_kv_heads ranks that divide its query heads; feed-forward columns (each expert's, in a mixture) are
+// cut at multiples of 128 (32 when there are too few) and the vocabulary at multiples of 16, so that no quantisation
+// block, no group of activations with one scale and no strip is cut.
 #pragma once
 #include <cstdint>
 

@@ -155,7 +155,8 @@ TEST_P(Grids, AgreeWithOneRankOnQuantisedWeights) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Grids, ::testing::Values("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3"));
+INSTANTIATE_TEST_SUITE_P(All, Grids,
+                         ::testing::Values("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "qwen3moe"));
 
 TEST(RankTeam, GivesTheSameBitsForAnyChunkingAndNumberOfThreads) {
   const TinyModelOptions o = divisible("qwen3", TensorType::kQ4_0);
@@ -170,8 +171,11 @@ TEST(RankTeam, GivesTheSameBitsForAnyChunkingAndNumberOfThreads) {
   EXPECT_EQ(std::memcmp(run_grid(file, grid, tokens, 17, 2).value().data(), whole->data(), whole->size() * 4), 0);
 }
 
-TEST(RankTeam, DividesHeadsColumnsAndVocabularyUnevenlyToo) {
-  TinyModelOptions o = divisible("llama", TensorType::kF32);
+class Uneven : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(All, Uneven, ::testing::Values("llama", "qwen3moe"));
+
+TEST_P(Uneven, DividesHeadsColumnsAndVocabulary) {
+  TinyModelOptions o = divisible(GetParam(), TensorType::kF32);
   o.n_heads = 6, o.n_kv_heads = 3, o.n_ff = 96, o.n_vocab = 331, o.n_layers = 3;
   const Bytes file = testing::tiny_model(o);
   const auto tokens = random_tokens(kTokens, o.n_vocab);
@@ -179,6 +183,21 @@ TEST(RankTeam, DividesHeadsColumnsAndVocabularyUnevenlyToo) {
   ASSERT_TRUE(alone) << alone.error().message;
   for (RankPlace grid : {RankPlace{0, 2, 0, 1}, {0, 2, 0, 2}, {0, 3, 0, 3}}) {
     const auto ranked = run_grid(file, grid, tokens, kTokens);
+    ASSERT_TRUE(ranked) << ranked.error().message;
+    EXPECT_LT(difference(*alone, *ranked).worst, 0.01 * difference(*alone, *ranked).spread);
+  }
+}
+
+// One head of keys and values: every rank has a copy, writes the same bytes, and attends with its own queries.
+TEST(RankTeam, CopiesKeyValueHeadsWhereThereAreFewerThanRanks) {
+  TinyModelOptions o = divisible("gemma3", TensorType::kF32);
+  o.n_kv_heads = 1;
+  const Bytes file = testing::tiny_model(o);
+  const auto tokens = random_tokens(kTokens, o.n_vocab);
+  const auto alone = run_alone(file, tokens, kTokens);
+  ASSERT_TRUE(alone) << alone.error().message;
+  for (RankPlace grid : {RankPlace{0, 2, 0, 1}, {0, 4, 0, 1}, {0, 4, 0, 2}}) {
+    const auto ranked = run_grid(file, grid, tokens, 20);
     ASSERT_TRUE(ranked) << ranked.error().message;
     EXPECT_LT(difference(*alone, *ranked).worst, 0.01 * difference(*alone, *ranked).spread);
   }

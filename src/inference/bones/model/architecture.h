@@ -22,6 +22,9 @@ struct TensorSource {
                                   // 2i+1) to (i, i + rope_dim / 2)
   uint32_t first_k = 0,
            file_k = 0;  // a rank's share of the inputs: [first_k, first_k + k) of the file's file_k; 0 = all
+  uint32_t part_rows = 0,
+           file_part_rows = 0;  // a rank's share of every expert's rows: part_rows from first_row on of each
+                                // file_part_rows; 0 = all
 };
 
 Result<ModelConfig> config_from_gguf(const model_files::Gguf& file);

@@ -236,8 +236,22 @@ class Pass {
       linear(k_, {&down, 1}, groups[g].ffn, (thread_ + g) % n_threads_, n_threads_, scratch().matmul);
     }
     barrier();
-    for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row)
-      s_.experts.combine(c_, row, ws_.x + size_t{row} * c_.n_embd);
+    return combine_experts();
+  }
+
+  // Over ranks, each has a part of every expert and adds up its own.
+  bool combine_experts() {
+    float* out = divided() ? ranks_->partial(thread_) : ws_.x;
+    for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row) {
+      float* to = out + size_t{row} * c_.n_embd;
+      if (divided()) std::fill_n(to, c_.n_embd, 0.0f);
+      s_.experts.combine(c_, row, to);
+    }
+    if (divided()) {
+      if (!ranks_->sum(thread_, rows_, c_.n_embd)) return false;
+      for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row)
+        ranks_->take_sum(thread_, row, ws_.x + size_t{row} * c_.n_embd, true);
+    }
     barrier();
     return true;
   }

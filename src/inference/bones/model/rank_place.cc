@@ -54,7 +54,6 @@ Result<Shard> shard_of(const ModelConfig& c, RankPlace place) {
     return fail(Code::kBadRequest,
                 "a rank lies outside its grid, or the grid has more than " + std::to_string(kMaxRanks) + " ranks");
   Shard shard;
-  if (c.n_experts != 0 && place.tensor_ranks > 1) return cannot(place, "a mixture of experts divides over stages only");
   if (c.n_layers < place.stages) return cannot(place, "it has fewer layers than stages");
   const Range layers = part(c.n_layers, 1, place.stage, place.stages);
   shard.first_layer = layers.first, shard.n_layers = layers.n;

@@ -12,6 +12,8 @@
 namespace tie::bones {
 
 uint32_t file_row(const TensorSource& source, uint32_t rope_dim, uint32_t row) {
+  if (source.part_rows != 0)
+    return row / source.part_rows * source.file_part_rows + source.first_row + row % source.part_rows;
   if (source.interleaved_head == 0) return source.first_row + row;
   const uint32_t head = row / source.interleaved_head * source.interleaved_head, i = row % source.interleaved_head;
   if (i >= rope_dim) return source.first_row + row;

@@ -8,6 +8,14 @@ void keep_rows(TensorSource& source, uint32_t first, uint32_t n) {
   source.n = n;
 }
 
+// The same rows of every expert.
+void keep_rows_of_each(TensorSource& source, uint32_t parts, uint32_t first, uint32_t n) {
+  source.file_part_rows = source.n / parts;
+  source.part_rows = n;
+  source.first_row = first;
+  source.n = parts * n;
+}
+
 void keep_inputs(TensorSource& source, uint32_t first, uint32_t k) {
   source.file_k = source.k;
   source.first_k = first;
@@ -37,7 +45,12 @@ Result<void> cut(TensorSource& source, const ModelConfig& c, const Shard& shard)
     case Role::kUp:
       keep_rows(source, shard.first_ff, shard.n_ff);
       return {};
+    case Role::kExpertGates:
+    case Role::kExpertUps:
+      keep_rows_of_each(source, c.n_experts, shard.first_ff, shard.n_ff);
+      return {};
     case Role::kDown:
+    case Role::kExpertDowns:
       keep_inputs(source, shard.first_ff, shard.n_ff);
       return {};
     case Role::kOutputNorm:
@@ -48,11 +61,8 @@ Result<void> cut(TensorSource& source, const ModelConfig& c, const Shard& shard)
     case Role::kPostAttentionNorm:
     case Role::kFfnNorm:
     case Role::kPostFfnNorm:
-    case Role::kRouter:  // experts are never divided (rank_place.h): a stage has them whole
-    case Role::kExpertGates:
-    case Role::kExpertUps:
-    case Role::kExpertDowns:
-      return {};  // every rank of the layer has the whole tensor
+    case Role::kRouter:  // every rank asks the same experts
+      return {};         // every rank of the layer has the whole tensor
     default:
       return fail(Code::kUnsupportedFeature,
                   "tensor " + std::string(source.tensor->name) + " cannot be divided over ranks");

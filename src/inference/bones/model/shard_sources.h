@@ -1,5 +1,6 @@
-// Cuts the tensors of a whole model down to what one rank holds: rows of q, k, v, gate, up and the vocabulary; inputs
-// (columns) of the attention output and of down; layers of the rank's stage, renumbered from 0.
+// Cuts the tensors of a whole model down to what one rank holds: rows of q, k, v, gate, up (of each expert's, where
+// there are any) and the vocabulary; inputs (columns) of the attention output and of down; layers of the rank's stage,
+// renumbered from 0.
 #pragma once
 #include <vector>
 
