@@ -9,7 +9,9 @@
 
 namespace tie::bones {
 
-// One thread's walk through the layers. Phases end at a barrier; within a phase threads write disjoint parts.
+// One thread's walk through the layers. Phases end at a barrier; within a phase threads write disjoint parts. Usually
+// the threads divide the columns of every matrix. In a long prompt each takes its own rows instead ("apart"): what it
+// reads it has written itself, in its own caches, and only attention needs barriers.
 class Pass {
  public:
   Pass(Model::State& state, const Batch& batch, const KvPool& kv, Model::State::PartPlace place, bool split,
@@ -25,13 +27,20 @@ class Pass {
         split_(split),
         thread_(thread),
         n_threads_(state.options.pool->size()),
-        rows_(static_cast<uint32_t>(batch.tokens.size())) {}
+        rows_(static_cast<uint32_t>(batch.tokens.size())),
+        apart_(rows_apart()),
+        first_row_(apart_ ? share_of_tiles(thread) : 0),
+        n_rows_(apart_ ? share_of_tiles(thread + 1) - first_row_ : rows_),
+        in_(own_rows(ws_.in_acts)),
+        attention_in_(own_rows(ws_.attention_acts)),
+        ffn_(own_rows(ws_.ffn_acts)) {}
 
   // False: a rank is lost.
   bool run() {
     if (!enter()) return false;
     for (uint32_t i = 0; i < c_.n_layers; ++i)
       if (!attention(i) || !feed_forward(i)) return false;
+    if (apart_) barrier();
     if (!s_.shard.last_stage) return ranks_->send_rows(thread_, ws_.x, place_.first_row, rows_, c_.n_embd);
     logits();
     return true;
@@ -42,6 +51,33 @@ class Pass {
   ThreadScratch& scratch() { return ws_.threads[thread_]; }
   uint32_t share(uint32_t total, uint32_t thread) const {
     return static_cast<uint32_t>(uint64_t{total} * thread / n_threads_);
+  }
+
+  // Each thread's rows are to be more than fused tiles take, so that it unpacks a panel for many rows.
+  bool rows_apart() const {
+    return n_threads_ > 1 && ranks_ == nullptr && c_.n_experts == 0 &&
+           rows_ >= n_threads_ * (kFusedRows + kMostTileRows);
+  }
+  uint32_t share_of_tiles(uint32_t thread) const {  // its first row
+    return std::min(share(ws_.in_acts.tiles(), thread) * ws_.in_acts.rows_per_tile, rows_);
+  }
+  Activations own_rows(const Activations& all) const {
+    Activations own = rows_from(all, first_row_);
+    own.rows = n_rows_;
+    return own;
+  }
+  // This thread's part of the products of rows [first_row_, first_row_ + n_rows_).
+  struct Range {
+    uint32_t first, last;
+  };
+  Range own_share(uint32_t total) const {
+    if (apart_) return {0, total};
+    return {share(total, thread_), share(total, thread_ + 1)};
+  }
+  uint32_t part() const { return apart_ ? 0 : thread_; }
+  uint32_t parts() const { return apart_ ? 1 : n_threads_; }
+  void barrier_of_shared_rows() {
+    if (!apart_) barrier();
   }
 
   bool divided() const { return ranks_ != nullptr && ranks_->place().tensor_ranks > 1; }
@@ -94,8 +130,8 @@ class Pass {
   // itself, which saves a barrier.
   const Activations& quantised(const float* x, uint32_t k, const float* weight, Activations& shared, Activations& own) {
     if (rows_ > kSmallBatchRows) {
-      norm_quantize(k_, x, k, weight, c_.norm_epsilon, shared, thread_, n_threads_, scratch());
-      barrier();
+      norm_quantize(k_, x + size_t{first_row_} * k, k, weight, c_.norm_epsilon, shared, part(), parts(), scratch());
+      barrier_of_shared_rows();
       return shared;
     }
     shape_activations(k_, own, rows_, shared.want_codes, shared.want_f32);
@@ -103,7 +139,7 @@ class Pass {
     return own;
   }
   const Activations& normed_input(const float* weight) {
-    return quantised(ws_.x, c_.n_embd, weight, ws_.in_acts, scratch().in_acts);
+    return quantised(ws_.x, c_.n_embd, weight, in_, scratch().in_acts);
   }
 
   // x += out, or with a post norm x += norm(out). `acts` is the quantised input of w. Over ranks, each computes the
@@ -111,14 +147,15 @@ class Pass {
   bool project(const PackedMatrix& w, const Activations& acts, const float* post_norm) {
     const bool in_place = !divided() && !post_norm;
     float* out = divided() ? ranks_->partial(thread_) : post_norm ? ws_.projected : ws_.x;
-    const LinearTarget target{w, out, c_.n_embd, in_place};
-    linear(k_, {&target, 1}, acts, thread_, n_threads_, scratch().matmul);
+    const LinearTarget target{w, out + size_t{first_row_} * c_.n_embd, c_.n_embd, in_place};
+    linear(k_, {&target, 1}, acts, part(), parts(), scratch().matmul);
     if (!divided())
-      barrier();
+      barrier_of_shared_rows();
     else if (!ranks_->sum(thread_, rows_, c_.n_embd))
       return false;
     if (in_place) return true;
-    for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row) {
+    const Range mine = own_share(n_rows_);
+    for (uint32_t row = first_row_ + mine.first; row < first_row_ + mine.last; ++row) {
       const size_t at = size_t{row} * c_.n_embd;
       if (!post_norm) {
         ranks_->take_sum(thread_, row, ws_.x + at, true);
@@ -128,7 +165,7 @@ class Pass {
       if (divided()) ranks_->take_sum(thread_, row, y, false);
       k_.scale_mul_add(ws_.x + at, y, k_.rms_scale(y, c_.n_embd, c_.norm_epsilon), post_norm, c_.n_embd);
     }
-    barrier();
+    barrier_of_shared_rows();
     return true;
   }
 
@@ -164,11 +201,14 @@ class Pass {
     const bool local = c_.layer_is_local(s_.shard.first_layer + layer);
     const uint32_t nq = c_.n_heads * c_.head_dim, nkv = c_.n_kv_heads * c_.head_dim, heads = c_.n_heads + c_.n_kv_heads;
     const Activations& in = normed_input(w.attention_norm);
-    const LinearTarget qkv[3] = {{w.q, ws_.q, nq}, {w.k, ws_.k, nkv}, {w.v, ws_.v, nkv}};
-    linear(k_, qkv, in, thread_, n_threads_, scratch().matmul);
-    barrier();
-    for (uint32_t i = share(rows_ * heads, thread_); i < share(rows_ * heads, thread_ + 1); ++i) {
-      const uint32_t row = i / heads, h = i % heads;
+    const size_t row0 = first_row_;
+    const LinearTarget qkv[3] = {
+        {w.q, ws_.q + row0 * nq, nq}, {w.k, ws_.k + row0 * nkv, nkv}, {w.v, ws_.v + row0 * nkv, nkv}};
+    linear(k_, qkv, in, part(), parts(), scratch().matmul);
+    barrier_of_shared_rows();
+    const Range mine = own_share(n_rows_ * heads);
+    for (uint32_t i = mine.first; i < mine.last; ++i) {
+      const uint32_t row = first_row_ + i / heads, h = i % heads;
       if (h < c_.n_heads)
         finish_query(w, row, h, local);
       else
@@ -184,7 +224,7 @@ class Pass {
       attend_items(k_, ws_, c_, batch_, kv_, at, thread_);
     }
     barrier();
-    return project(w.o, quantised(ws_.attended, nq, nullptr, ws_.attention_acts, scratch().attention_acts),
+    return project(w.o, quantised(ws_.attended, nq, nullptr, attention_in_, scratch().attention_acts),
                    w.post_attention_norm);
   }
 
@@ -259,10 +299,10 @@ class Pass {
   bool feed_forward(uint32_t layer) {
     const LayerWeights& w = s_.layers[layer];
     if (w.experts.router.n != 0) return expert_feed_forward(w);
-    gated(k_, w.gate, w.up, c_.activation == Activation::kGeluTanh, normed_input(w.ffn_norm), ws_.ffn_acts, thread_,
-          n_threads_, scratch());
-    barrier();
-    return project(w.down, ws_.ffn_acts, w.post_ffn_norm);
+    gated(k_, w.gate, w.up, c_.activation == Activation::kGeluTanh, normed_input(w.ffn_norm), ffn_, part(), parts(),
+          scratch());
+    barrier_of_shared_rows();
+    return project(w.down, ffn_, w.post_ffn_norm);
   }
 
   void logits() {
@@ -296,6 +336,9 @@ class Pass {
   const KvPool& kv_;
   const bool split_;
   const uint32_t thread_, n_threads_, rows_;
+  const bool apart_;
+  const uint32_t first_row_, n_rows_;
+  Activations in_, attention_in_, ffn_;  // of those rows
 };
 
 bool Model::State::run(const Batch& batch, const KvPool& kv) {

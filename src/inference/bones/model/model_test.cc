@@ -33,8 +33,8 @@ struct Rig {
     EXPECT_TRUE(packed) << packed.error().message;
     image = std::move(*packed);
     ModelOptions model_options;
-    model_options.pool = &pool, model_options.kernels = kernels, model_options.max_batch_rows = 128,
-    model_options.max_logit_rows = 128;
+    model_options.pool = &pool, model_options.kernels = kernels, model_options.max_batch_rows = 320,
+    model_options.max_logit_rows = 320;
     auto attached = Model::attach(image.bytes(), model_options);
     EXPECT_TRUE(attached) << attached.error().message;
     model = std::make_unique<Model>(std::move(*attached));
@@ -175,6 +175,19 @@ TEST_P(Architectures, ALogitRowIsTheSameInAnyBatchAndAnyChunking) {
       for (size_t i = 0; i < all.size(); ++i)
         ASSERT_EQ(all[i].logits, expected[i]) << GetParam() << " " << name << " sequence " << i;
     }
+  }
+}
+
+// 300 rows for two threads: each takes rows of its own through the layers, in short chunks columns.
+TEST_P(Architectures, ALongPromptIsTheSameInOneChunkOrMany) {
+  for (const TensorType type : {TensorType::kQ4_1, TensorType::kF32}) {
+    TinyModelOptions o = with_wide_heads(options_for(GetParam(), type));
+    std::mt19937 random(13);
+    const auto tokens = random_tokens(random, 300);
+    Rig two(o, {}, 2), one(o, {}, 1);
+    const Rows expected = alone(one, tokens, 300);
+    EXPECT_EQ(alone(two, tokens, 300), expected);
+    EXPECT_EQ(alone(two, tokens, 37), expected);
   }
 }
 
