@@ -44,6 +44,22 @@ function(tie_library name)
   endif()
 endfunction()
 
+# tie_lite_twin(NAME): NAME_lite, the same library over messages without descriptors (src/proto), for programs that start once per request.
+# Called beside tie_library(NAME ...); what NAME links is linked as its twin where there is one.
+function(tie_lite_twin name)
+  get_target_property(sources ${name} SOURCES)
+  get_target_property(links ${name} LINK_LIBRARIES)
+  set(twin_links "")
+  foreach(link ${links})
+    if(TARGET ${link}_lite)
+      list(APPEND twin_links ${link}_lite)
+    elseif(NOT link STREQUAL "tie_proto")
+      list(APPEND twin_links ${link})
+    endif()
+  endforeach()
+  tie_library(${name}_lite SRCS ${sources} LINK ${twin_links})
+endfunction()
+
 # tie_program(NAME SRCS main.cc LINK target ... [PREFIX libexec/tie]): an installed program of the product (default place: libexec/tie).
 function(tie_program name)
   cmake_parse_arguments(A "" "PREFIX" "SRCS;LINK" ${ARGN})
