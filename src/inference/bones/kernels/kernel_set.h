@@ -88,12 +88,14 @@ struct KernelSet {
   void (*scale_mul)(float* out, const float* x, float scale, const float* weight,
                     uint32_t n);  // out = (x * scale) * weight
   void (*scale_mul_add)(float* out, const float* x, float scale, const float* weight,
-                        uint32_t n);                                               // out += (x * scale) * weight
-  void (*add)(float* out, const float* x, uint32_t n);                             // out += x
-  void (*rotate)(float* head, const float* cos, const float* sin, uint32_t half);  // pairs (i, i + half)
-  void (*silu_gate)(float* gate, const float* up, uint32_t n);                     // gate = silu(gate) * up
-  void (*gelu_gate)(float* gate, const float* up, uint32_t n);                     // gate = gelu_tanh(gate) * up
-  void (*soft_cap)(float* x, float cap, uint32_t n);                               // x = cap * tanh(x / cap)
+                        uint32_t n);                                      // out += (x * scale) * weight
+  void (*scale_by)(float* out, const float* x, float scale, uint32_t n);  // out = x * scale
+  void (*add)(float* out, const float* x, uint32_t n);                    // out += x
+  void (*rotate)(float* head, const float* cos, const float* sin, uint32_t half,
+                 float scale);                                  // pairs (i, i + half), then * scale
+  void (*silu_gate)(float* gate, const float* up, uint32_t n);  // gate = silu(gate) * up
+  void (*gelu_gate)(float* gate, const float* up, uint32_t n);  // gate = gelu_tanh(gate) * up
+  void (*soft_cap)(float* x, float cap, uint32_t n);            // x = cap * tanh(x / cap)
   void (*store_kv)(const StoreKvJob& job);
   void (*prepare_queries)(
       const AttentionJob& job);  // once for an item, before its first attend_block; null: nothing to prepare

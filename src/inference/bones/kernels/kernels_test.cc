@@ -288,7 +288,8 @@ TEST(Kernels, VectorFunctionsAreTheReferencesToTheBit) {
       both([&](const KernelSet& k, float* out) { k.silu_gate(out, x.data(), n); });
       both([&](const KernelSet& k, float* out) { k.gelu_gate(out, x.data(), n); });
       both([&](const KernelSet& k, float* out) { k.soft_cap(out, 30.0f, n); });
-      if (n % 2 == 0) both([&](const KernelSet& k, float* out) { k.rotate(out, x.data(), w.data(), n / 2); });
+      if (n % 2 == 0) both([&](const KernelSet& k, float* out) { k.rotate(out, x.data(), w.data(), n / 2, 0.3f); });
+      both([&](const KernelSet& k, float* out) { k.scale_by(out, x.data(), -0.7f, n); });
     }
   }
 }

@@ -31,6 +31,7 @@ class Pass {
         apart_(rows_apart()),
         first_row_(apart_ ? share_of_tiles(thread) : 0),
         n_rows_(apart_ ? share_of_tiles(thread + 1) - first_row_ : rows_),
+        heads_by_item_(!split && !apart_ && ws_.items.size() == batch.sequences.size() * c_.n_kv_heads),
         in_(own_rows(ws_.in_acts)),
         attention_in_(own_rows(ws_.attention_acts)),
         ffn_(own_rows(ws_.ffn_acts)) {}
@@ -170,24 +171,25 @@ class Pass {
   }
 
   // Bias, norm, rotation and scale of one head.
-  void finish_head(float* head, const float* bias, const float* norm, uint32_t row, bool local) {
+  void finish_head(float* head, const float* bias, const float* norm, uint32_t row, bool local, float scale) {
     if (bias) k_.add(head, bias, c_.head_dim);
     if (norm) k_.scale_mul(head, head, k_.rms_scale(head, c_.head_dim, c_.norm_epsilon), norm, c_.head_dim);
     const uint32_t half = c_.rope_dim / 2;
     const int set = local ? 1 : 0;
-    k_.rotate(head, ws_.cos[set] + size_t{row} * half, ws_.sin[set] + size_t{row} * half, half);
+    k_.rotate(head, ws_.cos[set] + size_t{row} * half, ws_.sin[set] + size_t{row} * half, half, scale);
+    if (c_.rope_dim < c_.head_dim && scale != 1.0f)
+      k_.scale_by(head + c_.rope_dim, head + c_.rope_dim, scale, c_.head_dim - c_.rope_dim);
   }
 
   void finish_query(const LayerWeights& w, uint32_t row, uint32_t h, bool local) {
     float* q = ws_.q + (size_t{row} * c_.n_heads + h) * c_.head_dim;
-    finish_head(q, w.q_bias ? w.q_bias + h * c_.head_dim : nullptr, w.q_norm, row, local);
-    for (uint32_t d = 0; d < c_.head_dim; ++d) q[d] *= c_.attention_scale;
+    finish_head(q, w.q_bias ? w.q_bias + h * c_.head_dim : nullptr, w.q_norm, row, local, c_.attention_scale);
   }
 
   void finish_key_value(const LayerWeights& w, uint32_t layer, uint32_t row, uint32_t h, bool local) {
     float* key = ws_.k + (size_t{row} * c_.n_kv_heads + h) * c_.head_dim;
     float* value = ws_.v + (size_t{row} * c_.n_kv_heads + h) * c_.head_dim;
-    finish_head(key, w.k_bias ? w.k_bias + h * c_.head_dim : nullptr, w.k_norm, row, local);
+    finish_head(key, w.k_bias ? w.k_bias + h * c_.head_dim : nullptr, w.k_norm, row, local, 1.0f);
     if (w.v_bias) k_.add(value, w.v_bias + h * c_.head_dim, c_.head_dim);
     const SequenceSpan& span = batch_.sequences[ws_.sequence[row]];
     const uint32_t position = span.first_position + row - span.first_row, tokens = kv_.layout.block_tokens;
@@ -196,16 +198,8 @@ class Pass {
     k_.store_kv({key, value, head, position % tokens, tokens, c_.head_dim, kv_.layout.type});
   }
 
-  bool attention(uint32_t layer) {
-    const LayerWeights& w = s_.layers[layer];
-    const bool local = c_.layer_is_local(s_.shard.first_layer + layer);
-    const uint32_t nq = c_.n_heads * c_.head_dim, nkv = c_.n_kv_heads * c_.head_dim, heads = c_.n_heads + c_.n_kv_heads;
-    const Activations& in = normed_input(w.attention_norm);
-    const size_t row0 = first_row_;
-    const LinearTarget qkv[3] = {
-        {w.q, ws_.q + row0 * nq, nq}, {w.k, ws_.k + row0 * nkv, nkv}, {w.v, ws_.v + row0 * nkv, nkv}};
-    linear(k_, qkv, in, part(), parts(), scratch().matmul);
-    barrier_of_shared_rows();
+  void finish_heads(const LayerWeights& w, uint32_t layer, bool local) {
+    const uint32_t heads = c_.n_heads + c_.n_kv_heads;
     const Range mine = own_share(n_rows_ * heads);
     for (uint32_t i = mine.first; i < mine.last; ++i) {
       const uint32_t row = first_row_ + i / heads, h = i % heads;
@@ -215,13 +209,46 @@ class Pass {
         finish_key_value(w, layer, row, h - c_.n_heads, local);
     }
     barrier();
+  }
+
+  // The heads of an item that is all that a sequence has for a kv head: nobody else needs them.
+  struct ItemOfLayer {
+    Pass* pass;
+    const LayerWeights* w;
+    uint32_t layer;
+    bool local;
+  };
+  static void finish_item(void* context, const AttentionItem& item) {
+    const ItemOfLayer& at = *static_cast<const ItemOfLayer*>(context);
+    Pass& pass = *at.pass;
+    const uint32_t group = pass.c_.n_heads / pass.c_.n_kv_heads;
+    const SequenceSpan& span = pass.batch_.sequences[item.sequence];
+    for (uint32_t row = span.first_row; row < span.first_row + span.n_rows; ++row) {
+      for (uint32_t h = item.kv_head * group; h < (item.kv_head + 1) * group; ++h)
+        pass.finish_query(*at.w, row, h, at.local);
+      pass.finish_key_value(*at.w, at.layer, row, item.kv_head, at.local);
+    }
+  }
+
+  bool attention(uint32_t layer) {
+    const LayerWeights& w = s_.layers[layer];
+    const bool local = c_.layer_is_local(s_.shard.first_layer + layer);
+    const uint32_t nq = c_.n_heads * c_.head_dim, nkv = c_.n_kv_heads * c_.head_dim;
+    const Activations& in = normed_input(w.attention_norm);
+    const size_t row0 = first_row_;
+    const LinearTarget qkv[3] = {
+        {w.q, ws_.q + row0 * nq, nq}, {w.k, ws_.k + row0 * nkv, nkv}, {w.v, ws_.v + row0 * nkv, nkv}};
+    linear(k_, qkv, in, part(), parts(), scratch().matmul);
+    barrier_of_shared_rows();
+    if (!heads_by_item_) finish_heads(w, layer, local);
     const AttentionLayer at{layer, local ? c_.sliding_window : 0, c_.attention_soft_cap};
     if (split_) {
       attend_split(k_, ws_, c_, batch_, kv_, at, thread_);
       barrier();
       merge_split(k_, ws_, c_, batch_, kv_, at, thread_);
     } else {
-      attend_items(k_, ws_, c_, batch_, kv_, at, thread_);
+      ItemOfLayer item{this, &w, layer, local};
+      attend_items(k_, ws_, c_, batch_, kv_, at, thread_, {&item, heads_by_item_ ? &Pass::finish_item : nullptr});
     }
     barrier();
     return project(w.o, quantised(ws_.attended, nq, nullptr, attention_in_, scratch().attention_acts),
@@ -338,6 +365,7 @@ class Pass {
   const uint32_t thread_, n_threads_, rows_;
   const bool apart_;
   const uint32_t first_row_, n_rows_;
+  const bool heads_by_item_;             // whoever takes an item of attention finishes its heads: a barrier less
   Activations in_, attention_in_, ffn_;  // of those rows
 };
 

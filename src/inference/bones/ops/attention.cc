@@ -45,16 +45,15 @@ void reset(AttentionPartial& partial, uint32_t head_dim) {
   std::fill_n(partial.acc, size_t{kAttentionRows} * head_dim, 0.0f);
 }
 
-void write_out(Workspace& ws, const ModelConfig& c, const Batch& batch, const AttentionItem& item, uint32_t tile,
-               const AttentionPartial& total) {
+void write_out(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch,
+               const AttentionItem& item, uint32_t tile, const AttentionPartial& total) {
   const uint32_t group = c.n_heads / c.n_kv_heads, first = tile * kAttentionRows;
   for (uint32_t i = 0; i < std::min(kAttentionRows, item.n_pairs - first); ++i) {
     const uint32_t pair = item.first_pair + first + i, row = batch.sequences[item.sequence].first_row + pair / group,
                    head = item.kv_head * group + pair % group;
     float* out = ws.attended + size_t{row} * c.n_heads * c.head_dim + size_t{head} * c.head_dim;
     const float* acc = total.acc + size_t{i} * c.head_dim;
-    const float inverse = 1.0f / total.sum[i];
-    for (uint32_t d = 0; d < c.head_dim; ++d) out[d] = acc[d] * inverse;
+    kernels.scale_by(out, acc, 1.0f / total.sum[i], c.head_dim);
   }
 }
 
@@ -91,7 +90,7 @@ bool plan_attention(Workspace& ws, const ModelConfig& c, const Batch& batch, uin
 }
 
 void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv,
-                  const AttentionLayer& layer, uint32_t thread) {
+                  const AttentionLayer& layer, uint32_t thread, const ItemHook& before) {
   std::atomic<uint32_t>& next = ws.next_item[size_t{layer.layer} * 16];
   const ThreadScratch& scratch = ws.threads[thread];
   AttentionJob jobs[kItemTiles];
@@ -101,6 +100,7 @@ void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& c,
   for (uint32_t i = next.fetch_add(1, std::memory_order_relaxed); i < ws.items.size();
        i = next.fetch_add(1, std::memory_order_relaxed)) {
     const AttentionItem& item = ws.items[i];
+    if (before.call) before.call(before.context, item);
     const uint32_t tiles = (item.n_pairs + kAttentionRows - 1) / kAttentionRows;
     Blocks all{~0u, 0};
     for (uint32_t t = 0; t < tiles; ++t) {
@@ -108,18 +108,17 @@ void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& c,
       jobs[t].prepared = scratch.queries + t * attention_scratch_bytes(c.head_dim);
       if (kernels.prepare_queries) kernels.prepare_queries(jobs[t]);
       totals[t].acc = scratch.totals + size_t{t} * kAttentionRows * c.head_dim;
-      reset(totals[t], c.head_dim);
       blocks[t] = key_blocks(jobs[t]);
       all = {std::min(all.first, blocks[t].first), std::max(all.last, blocks[t].last)};
     }
     for (uint32_t b = all.first; b < all.last; ++b) {  // a block of keys stays in the caches for all tiles
       for (uint32_t t = 0; t < tiles; ++t) {
         if (b < blocks[t].first || b >= blocks[t].last) continue;
-        kernels.attend_block(jobs[t], b, block);
-        kernels.merge_partial(totals[t], block, jobs[t].n_rows, c.head_dim);
+        kernels.attend_block(jobs[t], b, b == blocks[t].first ? totals[t] : block);
+        if (b != blocks[t].first) kernels.merge_partial(totals[t], block, jobs[t].n_rows, c.head_dim);
       }
     }
-    for (uint32_t t = 0; t < tiles; ++t) write_out(ws, c, batch, item, t, totals[t]);
+    for (uint32_t t = 0; t < tiles; ++t) write_out(kernels, ws, c, batch, item, t, totals[t]);
   }
 }
 
@@ -150,7 +149,7 @@ void merge_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, 
     reset(total, c.head_dim);
     for (uint32_t b = 0; b < blocks.last - blocks.first; ++b)
       kernels.merge_partial(total, ws.partials[item.first_partial + b], item.n_pairs, c.head_dim);
-    write_out(ws, c, batch, item, 0, total);
+    write_out(kernels, ws, c, batch, item, 0, total);
   }
 }
 

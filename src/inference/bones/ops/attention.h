@@ -20,10 +20,16 @@ struct AttentionLayer {
 // nothing.
 bool plan_attention(Workspace& ws, const ModelConfig& config, const Batch& batch, uint32_t n_threads);
 
+// What is to happen on the thread that takes an item before it attends; null: nothing.
+struct ItemHook {
+  void* context = nullptr;
+  void (*call)(void* context, const AttentionItem& item) = nullptr;
+};
+
 // One thread's part. With `split`, call attend_split on every thread, a barrier, then merge_split; else attend_items
 // alone. Output: ws.attended.
 void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch,
-                  const KvPool& kv, const AttentionLayer& layer, uint32_t thread);
+                  const KvPool& kv, const AttentionLayer& layer, uint32_t thread, const ItemHook& before);
 void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch,
                   const KvPool& kv, const AttentionLayer& layer, uint32_t thread);
 void merge_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch,

@@ -238,8 +238,8 @@ void matmul(const MatmulJob& job) {
 
 }  // namespace
 
-const KernelSet kAvx2Kernels = {"avx2",        matmul,   quantize,        rms_scale,    scale_mul,
-                                scale_mul_add, add,      rotate,          silu_gate,    gelu_gate,
-                                soft_cap,      store_kv, prepare_queries, attend_block, merge_partial};
+const KernelSet kAvx2Kernels = {
+    "avx2", matmul,    quantize,  rms_scale, scale_mul, scale_mul_add,   scale_by,     add,
+    rotate, silu_gate, gelu_gate, soft_cap,  store_kv,  prepare_queries, attend_block, merge_partial};
 
 }  // namespace tie::bones

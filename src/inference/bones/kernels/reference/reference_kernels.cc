@@ -160,15 +160,19 @@ void scale_mul_add(float* out, const float* x, float scale, const float* weight,
   for (uint32_t i = 0; i < n; ++i) out[i] = out[i] + (x[i] * scale) * weight[i];
 }
 
+void scale_by(float* out, const float* x, float scale, uint32_t n) {
+  for (uint32_t i = 0; i < n; ++i) out[i] = x[i] * scale;
+}
+
 void add(float* out, const float* x, uint32_t n) {
   for (uint32_t i = 0; i < n; ++i) out[i] += x[i];
 }
 
-void rotate(float* head, const float* cos, const float* sin, uint32_t half) {
+void rotate(float* head, const float* cos, const float* sin, uint32_t half, float scale) {
   for (uint32_t i = 0; i < half; ++i) {
     const float a = head[i], b = head[i + half];
-    head[i] = std::fma(a, cos[i], -(b * sin[i]));
-    head[i + half] = std::fma(a, sin[i], b * cos[i]);
+    head[i] = std::fma(a, cos[i], -(b * sin[i])) * scale;
+    head[i + half] = std::fma(a, sin[i], b * cos[i]) * scale;
   }
 }
 
@@ -258,8 +262,8 @@ void merge_partial(AttentionPartial& into, const AttentionPartial& from, uint32_
 
 }  // namespace
 
-const KernelSet kReferenceKernels = {"reference",   matmul,   quantize, rms_scale,    scale_mul,
-                                     scale_mul_add, add,      rotate,   silu_gate,    gelu_gate,
-                                     soft_cap,      store_kv, nullptr,  attend_block, merge_partial};
+const KernelSet kReferenceKernels = {"reference", matmul,  quantize,     rms_scale,    scale_mul, scale_mul_add,
+                                     scale_by,    add,     rotate,       silu_gate,    gelu_gate, soft_cap,
+                                     store_kv,    nullptr, attend_block, merge_partial};
 
 }  // namespace tie::bones

@@ -70,18 +70,24 @@ static void scale_mul_add(float* out, const float* x, float scale, const float* 
   });
 }
 
+static void scale_by(float* out, const float* x, float scale, uint32_t n) {
+  each_vector(n, [&](uint32_t i, uint32_t count) {
+    V::store_part(out + i, count, V::mul(V::load_part(x + i, count), V::set(scale)));
+  });
+}
+
 static void add(float* out, const float* x, uint32_t n) {
   each_vector(n, [&](uint32_t i, uint32_t count) {
     V::store_part(out + i, count, V::add(V::load_part(out + i, count), V::load_part(x + i, count)));
   });
 }
 
-static void rotate(float* head, const float* cos, const float* sin, uint32_t half) {
+static void rotate(float* head, const float* cos, const float* sin, uint32_t half, float scale) {
   each_vector(half, [&](uint32_t i, uint32_t count) {
     const V a = V::load_part(head + i, count), b = V::load_part(head + half + i, count);
     const V c = V::load_part(cos + i, count), s = V::load_part(sin + i, count);
-    V::store_part(head + i, count, V::fma(a, c, V::sub(V::set(-0.0f), V::mul(b, s))));
-    V::store_part(head + half + i, count, V::fma(a, s, V::mul(b, c)));
+    V::store_part(head + i, count, V::mul(V::fma(a, c, V::sub(V::set(-0.0f), V::mul(b, s))), V::set(scale)));
+    V::store_part(head + half + i, count, V::mul(V::fma(a, s, V::mul(b, c)), V::set(scale)));
   });
 }
 
