@@ -39,7 +39,7 @@ Result<Encapsulation> dh_encapsulate(ByteView public_key, ByteView ephemeral) {
   if (public_key.size() != kX25519Bytes) return fail(Code::kBadRequest, "an X25519 public key has 32 bytes");
   Encapsulation out;
   TIE_TRY(out.enc, x25519_public(ephemeral));
-  TIE_TRY(const SecretBytes dh, x25519_shared(ephemeral, public_key));
+  TIE_TRY(const SecretBytes dh, x25519_shared(ephemeral, out.enc, public_key));
   TIE_TRY(out.shared_secret, dh_secret(dh.view(), out.enc, public_key));
   return out;
 }
@@ -47,7 +47,7 @@ Result<Encapsulation> dh_encapsulate(ByteView public_key, ByteView ephemeral) {
 Result<SecretBytes> dh_decapsulate(ByteView private_key, ByteView enc) {
   if (enc.size() != kX25519Bytes) return fail(Code::kBadRequest, "an X25519 encapsulated key has 32 bytes");
   TIE_TRY(const Bytes public_key, x25519_public(private_key));
-  TIE_TRY(const SecretBytes dh, x25519_shared(private_key, enc));
+  TIE_TRY(const SecretBytes dh, x25519_shared(private_key, public_key, enc));
   return dh_secret(dh.view(), enc, public_key);
 }
 

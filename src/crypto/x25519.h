@@ -7,7 +7,8 @@ namespace tie::crypto {
 constexpr size_t kX25519Bytes = 32;
 
 Result<Bytes> x25519_public(ByteView private_key);
-// kBadRequest for wrong lengths and for an all-zero shared secret (a low-order point).
-Result<SecretBytes> x25519_shared(ByteView private_key, ByteView public_key);
+// `own_public` is x25519_public(private_key): who asks has it, and libcrypto would compute it once more (a third of a
+// KEM operation). kBadRequest for wrong lengths and for an all-zero shared secret (a low-order point).
+Result<SecretBytes> x25519_shared(ByteView private_key, ByteView own_public, ByteView public_key);
 
 }  // namespace tie::crypto

@@ -63,7 +63,7 @@ Result<Encapsulation> encapsulate(ByteView public_key, ByteView randomness) {
       EDGE_KEM_OK)
     return fail(Code::kBadRequest, "not an ML-KEM-768 public key");
   TIE_TRY(const Bytes x_enc, x25519_public(x_private));
-  TIE_TRY(const SecretBytes x_secret, x25519_shared(x_private, x_key));
+  TIE_TRY(const SecretBytes x_secret, x25519_shared(x_private, x_enc, x_key));
   append(out.enc, x_enc);
   out.shared_secret = combine(ml_kem_secret.view(), x_secret.view(), x_enc, x_key);
   return out;
@@ -76,7 +76,7 @@ Result<SecretBytes> decapsulate(ByteView seed, ByteView enc) {
   if (edge_kem_mlkem768_decapsulate(keys.ml_kem_private.data(), enc.data(), ml_kem_secret.data()) != EDGE_KEM_OK)
     return fail(Code::kInternal, "ML-KEM decapsulation failed");
   const ByteView x_enc = enc.subspan(kMlKemEnc);
-  TIE_TRY(const SecretBytes x_secret, x25519_shared(keys.x25519_private.view(), x_enc));
+  TIE_TRY(const SecretBytes x_secret, x25519_shared(keys.x25519_private.view(), keys.x25519_public, x_enc));
   return combine(ml_kem_secret.view(), x_secret.view(), x_enc, keys.x25519_public);
 }
 
