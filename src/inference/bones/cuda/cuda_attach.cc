@@ -15,7 +15,7 @@ CudaModel::CudaModel(CudaModel&&) noexcept = default;
 CudaModel& CudaModel::operator=(CudaModel&&) noexcept = default;
 CudaModel::~CudaModel() = default;
 const ModelConfig& CudaModel::config() const {
-  return state_->config;
+  return state_->whole;
 }
 const std::string& CudaModel::kernels() const {
   return state_->fast.report();
@@ -61,6 +61,10 @@ void CudaModel::State::lay_out(Carver& from) {
     b.slot = from.take<uint32_t>(inner);
     b.slot_row = from.take<uint32_t>(inner);
     b.expert_tiles = from.take<ExpertTile>(most_expert_tiles(static_cast<uint32_t>(inner), c.n_experts));
+  }
+  if (options.ranks) {
+    b.gathered_ids = from.take<uint32_t>(options.ranks->ranks() * heads * options.max_top_k);
+    b.gathered_values = from.take<float>(options.ranks->ranks() * heads * options.max_top_k);
   }
   for (double*& f : b.frequencies) f = from.take<double>(c.rope_dim / 2);
 }
@@ -138,18 +142,30 @@ GpuLayer layer_of(const DeviceTable& table, DevicePtr base, uint32_t i) {
   return w;
 }
 
+Result<void> check_ranks(const DeviceTable& table, const NcclRanks* ranks) {
+  if (table.place.stages != 1) return fail(Code::kUnsupportedFeature, "the GPU back end has no pipeline stages");
+  if (table.config.n_experts != 0 && !table.place.alone())
+    return fail(Code::kUnsupportedFeature, "the GPU back end divides no mixture of experts over ranks");
+  const bool fits = ranks ? ranks->ranks() == table.place.tensor_ranks && ranks->rank() == table.place.tensor_rank
+                          : table.place.alone();
+  if (!fits) return fail(Code::kBadRequest, "the weights of one rank need the communicator of that rank");
+  return {};
+}
+
 }  // namespace
 
 Result<CudaModel> CudaModel::attach(std::shared_ptr<Driver> driver, std::span<const std::byte> kernels,
                                     const DeviceTable& table, DeviceMemory weights, const CudaModelOptions& options) {
-  if (!table.place.alone()) return fail(Code::kUnsupportedFeature, "the GPU back end runs one rank");
+  TIE_CHECK_OK(check_ranks(table, options.ranks.get()));
   if (options.max_batch_rows == 0 || options.max_batch_rows > 8192 || options.max_logit_rows > 8192 ||
       options.max_sequences > 8192 || options.max_top_k > 1024)
     return fail(Code::kBadRequest, "batch limits must lie between 1 and 8192");
   if (weights.size() < table.bytes) return fail(Code::kCorrupt, "the GPU weights are shorter than their table says");
   auto s = std::make_unique<State>();
   s->driver = driver;
-  s->config = table.config;
+  s->whole = table.config;
+  TIE_TRY(s->shard, shard_of(table.config, table.place));
+  s->config = shard_config(table.config, s->shard);
   s->options = options;
   s->weights = std::move(weights);
   if (s->options.multiprocessors == 0) {
@@ -158,8 +174,8 @@ Result<CudaModel> CudaModel::attach(std::shared_ptr<Driver> driver, std::span<co
     s->options.multiprocessors = static_cast<uint32_t>(std::clamp(count, 1, 1024));
   }
   TIE_TRY(s->launcher, Launcher::create(driver, kernels));
-  s->logits_stride = (table.config.n_vocab + 15) / 16 * 16;
-  s->mask_words = (table.config.n_vocab + 31) / 32;
+  s->logits_stride = (s->config.n_vocab + 15) / 16 * 16;
+  s->mask_words = (s->config.n_vocab + 31) / 32;
   Carver count(0);
   s->lay_out(count);
   TIE_TRY(s->work, DeviceMemory::allocate(driver, count.used()));
@@ -172,8 +188,10 @@ Result<CudaModel> CudaModel::attach(std::shared_ptr<Driver> driver, std::span<co
   Carver on_device(s->batch_memory.at()), on_host(reinterpret_cast<DevicePtr>(s->host_batch.data()));
   s->device = BatchArea::carve(on_device, s->options);
   s->host = BatchArea::carve(on_host, s->options);
-  const uint64_t out_bytes = uint64_t{options.max_logit_rows} *
-                             std::max<uint64_t>({s->logits_stride * 4, options.max_top_k * 8, s->mask_words * 4});
+  const uint64_t out_bytes =
+      uint64_t{options.max_logit_rows} *
+      std::max<uint64_t>(
+          {s->logits_stride * 4, options.max_top_k * uint64_t{8} * table.place.tensor_ranks, s->mask_words * 4});
   TIE_TRY(s->host_out, PinnedMemory::allocate(driver, out_bytes));
   const DevicePtr base = s->weights.at();
   s->embedding = matrix_of(table, base, Role::kEmbedding);

@@ -53,18 +53,52 @@ Result<void> CudaModel::State::narrow(const float* x, const float* norm, uint16_
 Result<void> CudaModel::State::project(const GpuMatrix& w, const float* in, const float* post_norm, uint32_t rows) {
   float* out = post_norm ? b.projected : b.x;
   if (rows <= kGemvRows) {
-    TIE_CHECK_OK(gemv(w, nullptr, in, nullptr, out, config.n_embd, rows, !post_norm));
+    TIE_CHECK_OK(gemv(w, nullptr, in, nullptr, out, config.n_embd, rows, adds(post_norm)));
   } else {
     TIE_CHECK_OK(narrow(in, nullptr, b.narrow, w.m.k, rows));
-    TIE_CHECK_OK(gemm(w, b.narrow, out, config.n_embd, rows, !post_norm));
+    TIE_CHECK_OK(gemm(w, b.narrow, out, config.n_embd, rows, adds(post_norm)));
   }
   return finish_projection(post_norm, rows);
 }
 
 Result<void> CudaModel::State::finish_projection(const float* post_norm, uint32_t rows) {
+  TIE_CHECK_OK(add_ranks(post_norm ? b.projected : b.x, uint64_t{rows} * config.n_embd));
   if (!post_norm) return {};
   return launcher->launch("tie_add_norm", AddNormArgs{b.x, b.projected, post_norm, config.n_embd, config.norm_epsilon},
                           {rows, 1, 1}, kRowThreads, kRowSharedBytes);
+}
+
+// ---- ranks ----
+
+Result<void> CudaModel::State::add_ranks(float* at, uint64_t count) {
+  return options.ranks ? options.ranks->all_reduce(at, count, launcher->stream()) : Result<void>();
+}
+
+// The few candidates of each shard, not its logits.
+Result<void> CudaModel::State::gather_top_k(const StepShape& s) {
+  if (!options.ranks) return {};
+  const uint64_t count = uint64_t{s.logit_rows} * s.top_k;
+  TIE_CHECK_OK(options.ranks->all_gather(b.ids, b.gathered_ids, count, launcher->stream()));
+  return options.ranks->all_gather(b.values, b.gathered_values, count, launcher->stream());
+}
+
+// A shard begins at a multiple of 16, which may be the middle of a word.
+const uint32_t* CudaModel::State::masks_of_shard(const uint32_t* masks, uint32_t rows) {
+  if (!options.ranks) return masks;
+  const uint32_t words = (whole.n_vocab + 31) / 32, shift = shard.first_vocab % 32;
+  shard_masks.resize(uint64_t{rows} * mask_words);
+  for (uint32_t row = 0; row < rows; ++row)
+    for (uint32_t i = 0; i < mask_words; ++i) {
+      const uint32_t at = shard.first_vocab / 32 + i;
+      const uint32_t* word = masks + uint64_t{row} * words + at;
+      const uint64_t both = word[0] | (at + 1 < words ? uint64_t{word[1]} << 32 : 0);
+      shard_masks[uint64_t{row} * mask_words + i] = static_cast<uint32_t>(both >> shift);
+    }
+  return shard_masks.data();
+}
+
+Result<void> CudaModel::State::wait() {
+  return options.ranks ? options.ranks->wait(launcher->stream()) : launcher->wait();
 }
 
 // ---- layers ----
@@ -145,7 +179,7 @@ Result<void> CudaModel::State::feed_forward(const GpuLayer& w, uint32_t rows) {
   TIE_CHECK_OK(gemm(w.up, b.narrow, b.up, c.n_ff, rows, false));
   TIE_CHECK_OK(launcher->launch("tie_gate_to_bf16", GateArgs{b.ffn, b.up, b.narrow_ffn, c.n_ff, gate()}, {rows, 1, 1},
                                 kRowThreads, kRowSharedBytes));
-  TIE_CHECK_OK(gemm(w.down, b.narrow_ffn, w.post_ffn_norm ? b.projected : b.x, c.n_embd, rows, !w.post_ffn_norm));
+  TIE_CHECK_OK(gemm(w.down, b.narrow_ffn, w.post_ffn_norm ? b.projected : b.x, c.n_embd, rows, adds(w.post_ffn_norm)));
   return finish_projection(w.post_ffn_norm, rows);
 }
 
@@ -167,15 +201,18 @@ Result<void> CudaModel::State::head(const StepShape& s) {
                                   {(c.n_vocab + kSampleThreads - 1) / kSampleThreads, s.logit_rows, 1}, kSampleThreads,
                                   0));
   if (s.top_k == 0) return {};
-  return launcher->launch("tie_top_k", TopKArgs{b.logits, b.ids, b.values, c.n_vocab, logits_stride, 0, s.top_k},
-                          {s.logit_rows, 1, 1}, kSampleThreads, kSampleSharedBytes);
+  TIE_CHECK_OK(launcher->launch(
+      "tie_top_k", TopKArgs{b.logits, b.ids, b.values, c.n_vocab, logits_stride, shard.first_vocab, s.top_k},
+      {s.logit_rows, 1, 1}, kSampleThreads, kSampleSharedBytes));
+  return gather_top_k(s);
 }
 
 Result<void> CudaModel::State::enqueue(const StepShape& s, const DeviceKvPool& kv) {
-  const EmbedArgs embed{embedding.m, device.tokens, b.x, config.embedding_scale};
+  const EmbedArgs embed{embedding.m, device.tokens, b.x, config.embedding_scale, shard.first_vocab};
   TIE_CHECK_OK(launcher->launch_for("tie_embed", embedding.format, embed, {s.rows, 1, 1}, kRowThreads, 0));
   for (uint32_t i = 0; i < config.n_layers; ++i) TIE_CHECK_OK(layer(i, s, kv));
   return head(s);
+  TIE_CHECK_OK(add_ranks(b.x, uint64_t{s.rows} * config.n_embd));
 }
 
 // ---- a step ----
@@ -210,7 +247,9 @@ StepShape CudaModel::State::fill_batch(const Batch& batch, const KvLayout& layou
 Result<void> CudaModel::State::step(const Batch& batch, const DeviceKvPool& kv, uint32_t top_k, const uint32_t* masks) {
   const BatchLimits limits{options.max_batch_rows, options.max_logit_rows, options.max_sequences};
   // Block numbers, not addresses, are what is checked.
-  TIE_CHECK_OK(check_batch(config, limits, batch, {reinterpret_cast<std::byte*>(kv.base), kv.n_blocks, kv.layout}));
+  ModelConfig here = config;
+  here.n_vocab = whole.n_vocab;
+  TIE_CHECK_OK(check_batch(here, limits, batch, {reinterpret_cast<std::byte*>(kv.base), kv.n_blocks, kv.layout}));
   if (!batch.embeddings.empty()) return fail(Code::kUnsupportedFeature, "the GPU back end takes token ids alone");
   for (const SequenceSpan& span : batch.sequences)
     if (kv.layout.blocks_for(span.first_position + span.n_rows) > options.max_table_blocks / 2)
@@ -219,11 +258,11 @@ Result<void> CudaModel::State::step(const Batch& batch, const DeviceKvPool& kv, 
   s.top_k = top_k;
   s.masked = masks != nullptr;
   if (masks)
-    TIE_CHECK_OK(
-        launcher->copy_in(reinterpret_cast<DevicePtr>(b.masks), masks, uint64_t{s.logit_rows} * mask_words * 4));
+    TIE_CHECK_OK(launcher->copy_in(reinterpret_cast<DevicePtr>(b.masks), masks_of_shard(masks, s.logit_rows),
+                                   uint64_t{s.logit_rows} * mask_words * 4));
   const auto* end = reinterpret_cast<const uint8_t*>(host.tables + uint64_t{s.sequences} * s.table_stride);
   TIE_CHECK_OK(launcher->copy_in(batch_memory.at(), host_batch.data(), static_cast<size_t>(end - host_batch.data())));
-  if (!s.decode || !options.graphs) return enqueue(s, kv);
+  if (!s.decode || !options.graphs || options.ranks) return enqueue(s, kv);
   // A shape that is new runs as it is, which also loads its kernels (a capture may not); the second time it is
   // captured.
   if (graphs.size() >= kMaxGraphs && !graphs.contains(s.key(kv.base))) graphs.clear();
@@ -240,6 +279,8 @@ Result<Logits> CudaModel::forward(const Batch& batch, const DeviceKvPool& kv) {
   State& s = *state_;
   TIE_CHECK_OK(s.step(batch, kv, 0, nullptr));
   const auto rows = static_cast<uint32_t>(batch.logit_rows.size());
+  if (s.options.ranks)
+    return fail(Code::kUnsupportedFeature, "a rank's logits are a part of the vocabulary: ask for the best ids");
   if (rows != 0)
     TIE_CHECK_OK(s.launcher->copy_out(s.host_out.data(), reinterpret_cast<DevicePtr>(s.b.logits),
                                       uint64_t{rows} * s.logits_stride * 4));
@@ -253,17 +294,30 @@ Result<std::vector<TopIds>> CudaModel::forward_top_k(const Batch& batch, const D
   if (k == 0 || k > s.options.max_top_k)
     return fail(Code::kBadRequest, "more ids are asked for than the model's limit");
   TIE_CHECK_OK(s.step(batch, kv, k, masks));
-  const size_t rows = batch.logit_rows.size(), count = rows * k;
+  const uint32_t ranks = s.options.ranks ? s.options.ranks->ranks() : 1;
+  const size_t rows = batch.logit_rows.size(), count = ranks * rows * k;
   std::vector<TopIds> out(rows);
-  if (rows == 0) return out;
-  TIE_CHECK_OK(s.launcher->copy_out(s.host_out.data(), reinterpret_cast<DevicePtr>(s.b.ids), count * 4));
-  TIE_CHECK_OK(s.launcher->copy_out(s.host_out.data() + count * 4, reinterpret_cast<DevicePtr>(s.b.values), count * 4));
-  TIE_CHECK_OK(s.launcher->wait());
-  for (size_t i = 0; i < count; ++i) {
-    RankedLogit one;
-    std::memcpy(&one.id, s.host_out.data() + 4 * i, 4);
-    std::memcpy(&one.value, s.host_out.data() + 4 * (count + i), 4);
-    if (one.id != 0xffffffffu) out[i / k].best.push_back(one);
+  if (rows == 0) {
+    TIE_CHECK_OK(s.wait());
+    return out;
+  }
+  const auto* ids = s.options.ranks ? s.b.gathered_ids : s.b.ids;
+  const auto* values = s.options.ranks ? s.b.gathered_values : s.b.values;
+  TIE_CHECK_OK(s.launcher->copy_out(s.host_out.data(), reinterpret_cast<DevicePtr>(ids), count * 4));
+  TIE_CHECK_OK(s.launcher->copy_out(s.host_out.data() + count * 4, reinterpret_cast<DevicePtr>(values), count * 4));
+  TIE_CHECK_OK(s.wait());
+  std::vector<std::vector<RankedLogit>> shards(ranks);
+  for (size_t row = 0; row < rows; ++row) {
+    for (uint32_t rank = 0; rank < ranks; ++rank) {
+      shards[rank].clear();
+      for (size_t i = (rank * rows + row) * k, end = i + k; i < end; ++i) {
+        RankedLogit one;
+        std::memcpy(&one.id, s.host_out.data() + 4 * i, 4);
+        std::memcpy(&one.value, s.host_out.data() + 4 * (count + i), 4);
+        if (one.id != 0xffffffffu) shards[rank].push_back(one);
+      }
+    }
+    out[row].best = ranks == 1 ? std::move(shards[0]) : merge_top_k(shards, k);
   }
   return out;
 }

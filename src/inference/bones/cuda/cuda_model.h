@@ -2,9 +2,11 @@
 // (its own or another process's), owns the workspace, the stream and the captured graphs. Up to four rows take the
 // path of fused matrix-vector products, more take tensor cores; a batch in which every sequence has one row is decode,
 // captured as a CUDA graph when its shape comes for the second time and replayed from then on. Between the copy of the
-// batch to the GPU and the arrival of logits nothing waits. Threads: one at a time. One rank; pipelines and NCCL are
-// not here. Numbers: products of more than four rows round activations to bf16; unlike the CPU's kernels, results are
-// equal for equal shapes of batch, not across shapes.
+// batch to the GPU and the arrival of logits nothing waits. Threads: one at a time. Tensor ranks: each process attaches
+// its own shard with a communicator (nccl.h), all make the same calls; sums after the embedding, the attention and the
+// feed-forward, and the best ids of the shards are merged, never rows of logits (forward_top_k alone). No stages, and
+// no graphs with ranks. Numbers: products of more than four rows round activations to bf16; unlike the CPU's kernels,
+// results are equal for equal shapes of batch, not across shapes.
 #pragma once
 #include <map>
 #include <memory>
@@ -15,6 +17,7 @@
 
 #include "inference/bones/communicator/sharded_top_k.h"
 #include "inference/bones/cuda/device_weights.h"
+#include "inference/bones/cuda/nccl.h"
 #include "inference/bones/model.h"
 #include "inference/bones/ops/rope.h"
 
@@ -26,8 +29,9 @@ struct CudaModelOptions {
   uint32_t max_table_blocks = 4096;  // of one sequence
   uint32_t multiprocessors = 0;      // 0: ask the driver
   bool graphs = true;
-  bool fast_kernels = true;  // where the GPU has its own units and they agree with the portable kernels
-  uint32_t fast_rows = 128;  // of a batch, from which on they are used
+  std::shared_ptr<NcclRanks> ranks = {};  // with the weights of one rank, and only then
+  bool fast_kernels = true;               // where the GPU has its own units and they agree with the portable kernels
+  uint32_t fast_rows = 128;               // of a batch, from which on they are used
 };
 
 // The paged cache in GPU memory; the sizes are those of `layout`, the order of elements is the GPU's (pointwise.h).
@@ -51,15 +55,15 @@ class CudaModel {
   CudaModel& operator=(CudaModel&&) noexcept;
   ~CudaModel();
 
-  const ModelConfig& config() const;
+  const ModelConfig& config() const;  // of the whole model
   // Which kernels were chosen and why, for the log.
   const std::string& kernels() const;
 
-  // As Model::forward; logits arrive in pinned memory, valid until the next call.
+  // As Model::forward; logits arrive in pinned memory, valid until the next call. kUnsupportedFeature on a rank.
   Result<Logits> forward(const Batch& batch, const DeviceKvPool& kv);
 
-  // The same, but only the best `k` ids of each logit row come back. `masks`: null, or for each logit row
-  // (n_vocab + 31) / 32 words, a 0 bit forbids an id (the grammar's).
+  // The same, but only the best `k` ids of each logit row come back, on every rank the same. `masks`: null, or for each
+  // logit row (n_vocab + 31) / 32 words, a 0 bit forbids an id (the grammar's).
   Result<std::vector<TopIds>> forward_top_k(const Batch& batch, const DeviceKvPool& kv, uint32_t k,
                                             const uint32_t* masks);
 

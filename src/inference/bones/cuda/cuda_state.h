@@ -10,6 +10,7 @@
 #include "inference/bones/cuda/launcher.h"
 #include "inference/bones/kernels/cuda/attention.h"
 #include "inference/bones/kernels/cuda/experts.h"
+#include "inference/bones/rank_place.h"
 
 namespace tie::bones::cuda {
 
@@ -72,6 +73,8 @@ struct GpuBuffers {
   uint32_t *chosen, *slot, *slot_row;
   ExpertTile* expert_tiles;
   double* frequencies[2];
+  uint32_t* gathered_ids;  // with ranks: [rank][logit rows][k]
+  float* gathered_values;
 };
 
 // The shape of a step: what a captured graph depends on.
@@ -88,7 +91,9 @@ struct CudaModel::State {
   FastKernels fast;
   DeviceMemory weights, work, batch_memory;
   PinnedMemory host_batch, host_out;
-  ModelConfig config;
+  ModelConfig config, whole;  // of what lies here, of all ranks together
+  Shard shard;
+  std::vector<uint32_t> shard_masks;
   CudaModelOptions options;
   GpuMatrix embedding, output;
   const float* output_norm = nullptr;
@@ -115,6 +120,13 @@ struct CudaModel::State {
   Result<void> gemm_expert(const GpuMatrix& stack, uint32_t n, const uint16_t* x, const uint32_t* x_row, float* y,
                            uint32_t rows);
   Result<void> project(const GpuMatrix& w, const float* in, const float* post_norm, uint32_t rows);
+  // x += product with every rank's part of the product: the first rank adds, the others have theirs alone in x.
+  bool adds(const float* post_norm) const { return !post_norm && shard_is_first(); }
+  bool shard_is_first() const { return !options.ranks || options.ranks->rank() == 0; }
+  Result<void> add_ranks(float* at, uint64_t count);
+  Result<void> gather_top_k(const StepShape& s);
+  const uint32_t* masks_of_shard(const uint32_t* masks, uint32_t rows);
+  Result<void> wait();
   Result<void> finish_projection(const float* post_norm, uint32_t rows);
   Result<void> head(const StepShape& s);
   Result<void> gemv(const GpuMatrix& w, const GpuMatrix* up, const float* x, const float* norm, float* y,

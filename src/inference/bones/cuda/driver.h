@@ -46,6 +46,7 @@ struct IpcHandle {
   X(stream_create, cuStreamCreate, (void** stream, unsigned flags))                                                 \
   X(stream_destroy, cuStreamDestroy_v2, (void* stream))                                                             \
   X(stream_sync, cuStreamSynchronize, (void* stream))                                                               \
+  X(stream_query, cuStreamQuery, (void* stream))                                                                    \
   X(capture_begin, cuStreamBeginCapture_v2, (void* stream, int mode))                                               \
   X(capture_end, cuStreamEndCapture, (void* stream, void** graph))                                                  \
   X(graph_instantiate, cuGraphInstantiateWithFlags, (void** executable, void* graph, unsigned long long flags))     \

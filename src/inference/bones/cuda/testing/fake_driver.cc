@@ -264,6 +264,9 @@ int cuStreamDestroy_v2(void* stream) {
 int cuStreamSynchronize(void* stream) {
   return static_cast<Stream*>(stream)->capturing ? kInvalid : kOk;
 }
+int cuStreamQuery(void* stream) {
+  return cuStreamSynchronize(stream);
+}
 int cuStreamBeginCapture_v2(void* stream, int) {
   static_cast<Stream*>(stream)->capturing = new CallList;
   return kOk;

@@ -13,15 +13,16 @@ struct EmbedArgs {
   const int32_t* tokens = nullptr;
   float* x = nullptr;  // [rows][k]
   float scale = 1.0f;
+  uint32_t first_id = 0;  // of the matrix's rows; other ids give zeros (another rank has them)
 };
 
 // Grid: rows.
 template <Format kFormat, typename Block>
 TIE_DEVICE void embed(Block& b, const EmbedArgs& a) {
-  const uint32_t row = b.block_x();
+  const uint32_t row = b.block_x(), id = static_cast<uint32_t>(a.tokens[row]) - a.first_id;
   for (uint32_t i = b.thread(); i < a.w.k / 16; i += kRowThreads) {
-    float w[16];
-    load_half_block<kFormat>(a.w, static_cast<uint32_t>(a.tokens[row]), i / 2, i % 2, w);
+    float w[16] = {};
+    if (id < a.w.n) load_half_block<kFormat>(a.w, id, i / 2, i % 2, w);
     for (uint32_t j = 0; j < 16; ++j) a.x[uint64_t{row} * a.w.k + 16 * i + j] = w[j] * a.scale;
   }
 }
