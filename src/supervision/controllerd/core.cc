@@ -136,6 +136,8 @@ std::optional<Core::Missing> Core::missing(int64_t now_ms) const {
     return Missing{Kind::kFault, "devices are not healthy: " + gpu_message_};
   if (gpu_ == Gpu::kUnknown && !(gpu_seen_ && served(gpu_lost_ms_, now_ms)))
     return Missing{gpu_seen_ ? Kind::kFault : Kind::kWaiting, "gpuhealthd does not answer"};
+  if (model_on_gpu_ && !verdict_of_gpus_)
+    return Missing{Kind::kFault, "a model lies on a GPU, and gpuhealthd sees none"};
   if (owner_ == Owner::kError) return Missing{Kind::kFault, "the model owner is in error: " + owner_message_};
   if (owner_ == Owner::kLoading && !(owner_seen_ && served(owner_lost_ms_, now_ms)))
     return Missing{Kind::kWaiting, "the model owner is loading"};

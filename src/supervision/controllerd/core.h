@@ -53,11 +53,13 @@ const char* trigger_name(Trigger trigger);
 struct GpuReport {
   Gpu health;
   std::string message;
+  bool of_gpus = true;  // else the verdict is about a machine without any
 };
 struct OwnerReport {
   Owner state;
   std::string message;
   std::string instance;
+  bool on_gpu = false;  // a model's weights lie in a GPU's memory
 };  // another instance: its memory is another
 struct RuntimeReport {
   size_t index;
@@ -242,6 +244,7 @@ class Core {
   std::string gpu_message_, owner_message_, owner_instance_;
   int64_t gpu_lost_ms_, owner_lost_ms_;  // since when unknown
   bool gpu_seen_ = false, owner_seen_ = false;
+  bool verdict_of_gpus_ = true, model_on_gpu_ = false;
   int64_t gpu_since_ms_, owner_since_ms_, registered_since_ms_;  // for display
   bool renewal_due_ = false;  // the runtimes outlived a device fault or hold memory of an earlier owner
   std::string renewal_reason_;

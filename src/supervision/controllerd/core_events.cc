@@ -18,6 +18,7 @@ void Core::hear(const GpuReport& e, int64_t now_ms) {
   if (e.health == Gpu::kUnknown && gpu_ != Gpu::kHealthy && gpu_ != Gpu::kUnknown) gpu_seen_ = false;
   gpu_ = e.health;
   gpu_message_ = e.message;
+  if (e.health != Gpu::kUnknown) verdict_of_gpus_ = e.of_gpus;
   gpu_seen_ = gpu_seen_ || e.health == Gpu::kHealthy;
 }
 
@@ -34,6 +35,7 @@ void Core::hear(const OwnerReport& e, int64_t now_ms) {
     }
     owner_instance_ = e.instance;
   }
+  if (e.state == Owner::kReady) model_on_gpu_ = e.on_gpu;
   owner_ = e.state;
   owner_message_ = e.message;
   owner_seen_ = owner_seen_ || e.state == Owner::kReady;

@@ -53,6 +53,21 @@ TEST(Core, EveryUnhealthyFactTakesTheNodeOutOfService) {
   }
 }
 
+TEST(Core, AModelOnAGpuWantsAVerdictAboutGpus) {
+  Driver d;
+  d.make_ready();
+  d.send(GpuReport{Gpu::kHealthy, "", false});
+  EXPECT_EQ(d.core.phase(), Phase::kReady) << "weights in this machine's memory";
+  d.send(OwnerReport{Owner::kReady, "", "o1", true});
+  EXPECT_EQ(d.core.phase(), Phase::kError);
+  EXPECT_NE(d.core.reason().find("gpuhealthd sees none"), std::string::npos) << d.core.reason();
+  d.send(GpuReport{Gpu::kHealthy, "", true});
+  EXPECT_EQ(d.core.phase(), Phase::kReady);
+  d.send(GpuReport{Gpu::kHealthy, "", false});
+  d.send(OwnerReport{Owner::kReady, "", "o1", false});
+  EXPECT_EQ(d.core.phase(), Phase::kReady);
+}
+
 TEST(Core, APeersRestartIsNotAFaultButItsAbsenceIs) {
   Driver d;
   d.make_ready();

@@ -75,6 +75,7 @@ OwnerReport judge_owner(const v1::OwnerReply& reply, const std::vector<std::stri
     if (found == reply.models().end()) return {Owner::kError, "it has no model " + name, ""};
     if (found->state() == "error") return {Owner::kError, name + ": " + found->message(), ""};
     if (found->state() != "ready") report.state = Owner::kLoading;
+    report.on_gpu = report.on_gpu || found->device() == "cuda";
     if (!found->message().empty()) report.message = name + ": " + found->message();
   }
   // Only of a complete set: a model that is still loading would look like a change when it comes.
@@ -118,7 +119,7 @@ void GpuWatcher::listen() {
   while (reader->Read(&verdict)) {
     guard.heard();
     heard_ = true;
-    sink_(GpuReport{gpu_of(verdict.health()), worst_reason(verdict)});
+    sink_(GpuReport{gpu_of(verdict.health()), worst_reason(verdict), verdict.provider() != "cpu"});
   }
   (void)reader->Finish();
 }
@@ -209,7 +210,7 @@ bool ask_recycle(const std::string& probe_socket, const SendRecycle& command, co
   return v1::StatusProbe::NewStub(*channel)->Recycle(&context, request, &reply).ok();
 }
 
-std::optional<std::vector<std::string>> ask_reload(const std::string& owner_socket, int64_t limit_ms) {
+std::optional<Reloaded> ask_reload(const std::string& owner_socket, int64_t limit_ms) {
   Deadline deadline = Deadline::in_ms(limit_ms);
   auto socket = os::connect_unix(owner_socket, deadline);
   if (!socket) return std::nullopt;
@@ -218,9 +219,12 @@ std::optional<std::vector<std::string>> ask_reload(const std::string& owner_sock
   if (!os::send_message(socket->get(), request, deadline)) return std::nullopt;
   auto reply = os::receive_message<v1::OwnerReply>(socket->get(), kMaxOwnerReplyBytes, deadline);
   if (!reply) return std::nullopt;
-  std::vector<std::string> out;
-  for (const v1::ModelState& model : reply->message.models())
-    if (model.state() == "ready") out.push_back(model.model());
+  Reloaded out;
+  for (const v1::ModelState& model : reply->message.models()) {
+    if (model.state() == "ready") out.models.push_back(model.model());
+    if (!model.message().empty())
+      out.refused += (out.refused.empty() ? "" : "; ") + model.model() + ": " + model.message();
+  }
   return out;
 }
 
