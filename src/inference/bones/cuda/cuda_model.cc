@@ -142,7 +142,9 @@ Result<void> CudaModel::State::layer(uint32_t i, const StepShape& s, const Devic
                    pool.layout.block_tokens,
                    c.head_dim,
                    c.n_kv_heads,
-                   pool.layout.type == KvType::kBf16};
+                   pool.layout.type == KvType::kQ8     ? KvElement::kE4m3
+                   : pool.layout.type == KvType::kBf16 ? KvElement::kBf16
+                                                       : KvElement::kF16};
   const int set = c.layer_is_local(i) ? 1 : 0;
   const HeadsArgs heads{.q = b.q,
                         .k = b.k,
@@ -210,9 +212,9 @@ Result<void> CudaModel::State::head(const StepShape& s) {
 Result<void> CudaModel::State::enqueue(const StepShape& s, const DeviceKvPool& kv) {
   const EmbedArgs embed{embedding.m, device.tokens, b.x, config.embedding_scale, shard.first_vocab};
   TIE_CHECK_OK(launcher->launch_for("tie_embed", embedding.format, embed, {s.rows, 1, 1}, kRowThreads, 0));
+  TIE_CHECK_OK(add_ranks(b.x, uint64_t{s.rows} * config.n_embd));
   for (uint32_t i = 0; i < config.n_layers; ++i) TIE_CHECK_OK(layer(i, s, kv));
   return head(s);
-  TIE_CHECK_OK(add_ranks(b.x, uint64_t{s.rows} * config.n_embd));
 }
 
 // ---- a step ----
@@ -277,10 +279,10 @@ Result<void> CudaModel::State::step(const Batch& batch, const DeviceKvPool& kv, 
 
 Result<Logits> CudaModel::forward(const Batch& batch, const DeviceKvPool& kv) {
   State& s = *state_;
-  TIE_CHECK_OK(s.step(batch, kv, 0, nullptr));
-  const auto rows = static_cast<uint32_t>(batch.logit_rows.size());
   if (s.options.ranks)
     return fail(Code::kUnsupportedFeature, "a rank's logits are a part of the vocabulary: ask for the best ids");
+  TIE_CHECK_OK(s.step(batch, kv, 0, nullptr));
+  const auto rows = static_cast<uint32_t>(batch.logit_rows.size());
   if (rows != 0)
     TIE_CHECK_OK(s.launcher->copy_out(s.host_out.data(), reinterpret_cast<DevicePtr>(s.b.logits),
                                       uint64_t{rows} * s.logits_stride * 4));

@@ -34,7 +34,8 @@ struct CudaModelOptions {
   uint32_t fast_rows = 128;               // of a batch, from which on they are used
 };
 
-// The paged cache in GPU memory; the sizes are those of `layout`, the order of elements is the GPU's (pointwise.h).
+// The paged cache in GPU memory; the sizes are those of `layout` (a rank's: of its own heads), the order of elements is
+// the GPU's (pointwise.h). KvType::kQ8 is e4m3 here: 8 bits and a scale for each token's key and value of a head.
 struct DeviceKvPool {
   DevicePtr base = 0;
   uint32_t n_blocks = 0;

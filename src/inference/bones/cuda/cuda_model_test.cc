@@ -68,11 +68,12 @@ struct GpuModel {
   DeviceKvPool kv;
   std::unique_ptr<CudaModel> model;
 
-  static Result<GpuModel> load(const Bytes& file, bool graphs = true) {
+  static Result<GpuModel> load(const Bytes& file, bool graphs = true, KvType type = KvType::kF16) {
     TIE_TRY(LoadedWeights weights, load_weights(driver(), file));
-    return attach(std::move(weights.table), std::move(weights.memory), graphs);
+    return attach(std::move(weights.table), std::move(weights.memory), graphs, type);
   }
-  static Result<GpuModel> attach(DeviceTable table, DeviceMemory weights, bool graphs = true) {
+  static Result<GpuModel> attach(DeviceTable table, DeviceMemory weights, bool graphs = true,
+                                 KvType type = KvType::kF16) {
     GpuModel out;
     const CudaModelOptions options{.max_batch_rows = 64,
                                    .max_logit_rows = 64,
@@ -83,7 +84,7 @@ struct GpuModel {
     TIE_TRY(CudaModel model, CudaModel::attach(driver(), {}, table, std::move(weights), options));
     out.model = std::make_unique<CudaModel>(std::move(model));
     out.table = std::move(table);
-    TIE_TRY(out.kv.layout, KvLayout::for_model(out.table.config));
+    TIE_TRY(out.kv.layout, KvLayout::for_model(out.table.config, type));
     out.kv.n_blocks = 16;
     TIE_TRY(out.kv_memory, DeviceMemory::allocate(driver(), out.kv.n_blocks * out.kv.layout.block_bytes()));
     out.kv.base = out.kv_memory.at();
@@ -214,6 +215,38 @@ TEST(CudaModel, AKernelThatDisagreesWithItsTwinNeverServes) {
     const Difference d = difference(portable, gpu->evaluate(tokens, 20).value());
     EXPECT_LT(d.worst, 0.05 * d.spread);
   }
+}
+
+// e4m3 keeps three bits of fraction: a key or value is off by up to a sixteenth of itself.
+TEST(CudaModel, AnEightBitCacheGivesNearlyTheSameInHalfTheMemory) {
+  const Bytes file = testing::tiny_model(tiny("qwen3", TensorType::kF32));
+  const auto tokens = random_tokens(20);
+  auto full = GpuModel::load(file, true), small = GpuModel::load(file, true, KvType::kQ8);
+  ASSERT_TRUE(full && small);
+  EXPECT_LT(small->kv.layout.block_bytes(), full->kv.layout.block_bytes() * 3 / 4);
+  for (uint32_t chunk : {1u, 10u}) {
+    const auto expected = full->evaluate(tokens, chunk), found = small->evaluate(tokens, chunk);
+    ASSERT_TRUE(expected && found);
+    const Difference d = difference(*expected, *found);
+    std::printf("8-bit cache, chunks of %u: spread %.3f, worst %.2e, mean %.2e\n", chunk, d.spread, d.worst, d.mean);
+    EXPECT_LT(d.mean, 0.05 * d.spread);
+    EXPECT_GT(d.mean, 0);
+  }
+  // Its blocks leave and return like any others.
+  auto records = PinnedMemory::allocate(driver(), small->kv.layout.block_bytes());
+  ASSERT_TRUE(records);
+  const std::vector<uint32_t> from{5}, to{11};
+  ASSERT_TRUE(small->model->copy_blocks(small->kv, from, *records, false));
+  ASSERT_TRUE(small->model->copy_blocks(small->kv, to, *records, true));
+  const uint32_t row = 0;
+  std::vector<float> logits[2];
+  for (int i = 0; i < 2; ++i) {
+    const SequenceSpan span{0, 1, 19, i == 0 ? from : to};
+    const auto again = small->model->forward({std::span(tokens).last(1), {&span, 1}, {&row, 1}, {}}, small->kv);
+    ASSERT_TRUE(again);
+    logits[i].assign(again->row(0).begin(), again->row(0).end());
+  }
+  EXPECT_EQ(logits[0], logits[1]);
 }
 
 TEST(CudaModel, CapturesADecodeStepWhenItsShapeReturnsAndReplaysIt) {

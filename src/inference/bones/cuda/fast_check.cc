@@ -117,13 +117,13 @@ Result<bool> FastKernels::same_product(Launcher& launcher, Format format) {
 }
 
 // Queries, weights and (of f16) keys and values are rounded to 8 bits on the twin's way.
-Result<bool> FastKernels::same_attention(Launcher& launcher, bool bf16) {
+Result<bool> FastKernels::same_attention(Launcher& launcher, KvElement element) {
   TIE_TRY(Scratch scratch, Scratch::allocate(driver_, 4 << 20));
   const uint32_t d = head_dim_;
   const uint64_t plane = uint64_t{kBlockTokens} * d * 2, layer = 2 * plane;  // one kv head; the second of two layers
   std::vector<uint16_t> cache;
   for (float f : random_numbers(kBlocks * layer, 9))
-    cache.push_back(bf16 ? static_cast<uint16_t>(bf16_bits(f)) : half_bits(f));
+    cache.push_back(element == KvElement::kBf16 ? static_cast<uint16_t>(bf16_bits(f)) : half_bits(f));
   TIE_TRY(uint16_t* pool, scratch.put(cache));
   TIE_TRY(const float* q, scratch.put(random_numbers(size_t{kSpanRows} * kHeads * d, 10)));
   TIE_TRY(const uint32_t* tables, scratch.put(std::vector<uint32_t>{6, 1, 7, 2, 0, 4, 0xffffffffu}));
@@ -132,7 +132,7 @@ Result<bool> FastKernels::same_attention(Launcher& launcher, bool bf16) {
                    .spans = spans,
                    .tables = tables,
                    .table_stride = 7,
-                   .kv = {reinterpret_cast<uint8_t*>(pool), 2 * layer, layer, kBlockTokens, d, 1, bf16},
+                   .kv = {reinterpret_cast<uint8_t*>(pool), 2 * layer, layer, kBlockTokens, d, 1, element},
                    .n_heads = kHeads};
   std::vector<float> found[2];
   for (bool fast : {false, true}) {
@@ -172,8 +172,8 @@ Result<FastKernels> FastKernels::choose(std::shared_ptr<Driver> driver, Launcher
   }
   if (out.units_ != Units::kHopper || (head_dim != 64 && head_dim != 128)) return out;
   out.head_dim_ = head_dim;
-  TIE_TRY(const bool f16, out.same_attention(launcher, false));
-  TIE_TRY(const bool bf16, out.same_attention(launcher, true));
+  TIE_TRY(const bool f16, out.same_attention(launcher, KvElement::kF16));
+  TIE_TRY(const bool bf16, out.same_attention(launcher, KvElement::kBf16));
   out.attention_ = f16 && bf16;
   say("attention", out.attention_);
   return out;

@@ -32,7 +32,8 @@ Result<TensorMap> FastKernels::kv_map(const PagedKv& kv, uint32_t pool_blocks) c
   const uint64_t sizes[4] = {kv.head_dim, kv.block_tokens, kv.block_bytes / plane, pool_blocks};
   const uint64_t strides[3] = {uint64_t{kv.head_dim} * 2, plane, kv.block_bytes};
   const uint32_t box[4] = {64, attend90_box_tokens(kv.block_tokens), 1, 1};
-  return encode(*driver_, kv.bf16 ? kBf16Elements : kF16Elements, 4, kv.base, sizes, strides, box);
+  return encode(*driver_, kv.element == KvElement::kBf16 ? kBf16Elements : kF16Elements, 4, kv.base, sizes, strides,
+                box);
 }
 
 Result<void> FastKernels::multiply(Launcher& launcher, Format format, const GemmArgs& product) {
@@ -56,7 +57,7 @@ Result<void> FastKernels::attend(Launcher& launcher, const PrefillArgs& attentio
                                  uint32_t longest_span, uint32_t spans) {
   const PagedKv& kv = attention.kv;
   if (kv_maps_.size() >= kMaxMaps) kv_maps_.clear();
-  auto [found, fresh] = kv_maps_.try_emplace({kv.base, pool_blocks, kv.bf16});
+  auto [found, fresh] = kv_maps_.try_emplace({kv.base, pool_blocks, kv.element});
   if (fresh) {
     TIE_TRY(found->second, kv_map(kv, pool_blocks));
   }

@@ -25,8 +25,10 @@ class FastKernels {
                                     uint32_t head_dim);
 
   bool multiplies(Format format) const { return product_[static_cast<uint32_t>(format)]; }
-  // The cache is kept in 16 bits.
-  bool attends(const PagedKv& kv) const { return attention_ && kv.head_dim == head_dim_; }
+  // Caches of 16 bits alone.
+  bool attends(const PagedKv& kv) const {
+    return attention_ && kv.head_dim == head_dim_ && kv.element != KvElement::kE4m3;
+  }
   const std::string& report() const { return report_; }
 
   Result<void> multiply(Launcher& launcher, Format format, const GemmArgs& product);
@@ -37,7 +39,7 @@ class FastKernels {
   Result<TensorMap> rows_map(const void* base, uint32_t inputs, uint32_t rows) const;
   Result<TensorMap> kv_map(const PagedKv& kv, uint32_t pool_blocks) const;
   Result<bool> same_product(Launcher& launcher, Format format);
-  Result<bool> same_attention(Launcher& launcher, bool bf16);
+  Result<bool> same_attention(Launcher& launcher, KvElement element);
 
   std::shared_ptr<Driver> driver_;
   Units units_ = Units::kNone;
@@ -46,7 +48,7 @@ class FastKernels {
   uint32_t head_dim_ = 0;
   std::string report_;
   std::map<std::tuple<const uint8_t*, uint32_t, uint32_t>, TensorMap> weight_maps_;  // by where, inputs, outputs
-  std::map<std::tuple<const uint8_t*, uint32_t, uint32_t>, TensorMap> kv_maps_;      // by where, blocks, type
+  std::map<std::tuple<const uint8_t*, uint32_t, KvElement>, TensorMap> kv_maps_;     // by where, blocks
 };
 
 }  // namespace tie::bones::cuda

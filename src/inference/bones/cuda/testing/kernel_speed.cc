@@ -87,7 +87,7 @@ Result<void> time_attention(Launcher& launcher, FastKernels& fast, Buffers& buff
                          .spans = reinterpret_cast<const PrefillSpan*>(span),
                          .tables = reinterpret_cast<const uint32_t*>(table),
                          .table_stride = blocks,
-                         .kv = {reinterpret_cast<uint8_t*>(pool), block_bytes, 0, kBlockTokens, kDim, n_kv, 0},
+                         .kv = {reinterpret_cast<uint8_t*>(pool), block_bytes, 0, kBlockTokens, kDim, n_kv},
                          .n_heads = n_heads};
   for (bool units : {false, true}) {
     if (units && !fast.attends(args.kv)) continue;

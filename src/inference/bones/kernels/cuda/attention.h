@@ -56,8 +56,8 @@ TIE_DEVICE void decode_attention(Block& b, const DecodeArgs& a) {
       const uint32_t key = from + i / d, dim = i % d;
       const bool there = key < last;
       const uint32_t block = there ? table[key / a.kv.block_tokens] : 0, slot = key % a.kv.block_tokens;
-      keys[i / d * stride + dim] = there ? kv_value(a.kv, kv_vector(a.kv, block, kv_head, slot, 0)[dim]) : 0.0f;
-      values[i / d * stride + dim] = there ? kv_value(a.kv, kv_vector(a.kv, block, kv_head, slot, 1)[dim]) : 0.0f;
+      keys[i / d * stride + dim] = there ? kv_number(a.kv, kv_vector(a.kv, block, kv_head, slot, 0), dim) : 0.0f;
+      values[i / d * stride + dim] = there ? kv_number(a.kv, kv_vector(a.kv, block, kv_head, slot, 1), dim) : 0.0f;
     }
     b.sync();
     TIE_UNROLL
@@ -161,8 +161,8 @@ TIE_DEVICE void stage_keys(Block& b, const PrefillArgs& a, const uint32_t* table
     const uint32_t key = from + i / (kDim / 2), word = i % (kDim / 2);
     uint32_t bits = 0;
     if (key < end) {
-      const uint16_t* k = kv_vector(a.kv, table[key / a.kv.block_tokens], kv_head, key % a.kv.block_tokens, 0);
-      bits = bf16_bits(kv_value(a.kv, k[2 * word])) | bf16_bits(kv_value(a.kv, k[2 * word + 1])) << 16;
+      const KvVector k = kv_vector(a.kv, table[key / a.kv.block_tokens], kv_head, key % a.kv.block_tokens, 0);
+      bits = bf16_bits(kv_number(a.kv, k, 2 * word)) | bf16_bits(kv_number(a.kv, k, 2 * word + 1)) << 16;
     }
     keys[i / (kDim / 2) * kPrefillStride<kDim> + word] = bits;
   }
@@ -173,8 +173,8 @@ TIE_DEVICE void stage_keys(Block& b, const PrefillArgs& a, const uint32_t* table
     for (uint32_t j = 0; j < 2; ++j) {
       const uint32_t key = from + 2 * pair + j;
       if (key >= end) continue;
-      const uint16_t* v = kv_vector(a.kv, table[key / a.kv.block_tokens], kv_head, key % a.kv.block_tokens, 1);
-      bits |= bf16_bits(kv_value(a.kv, v[dim])) << (16 * j);
+      const KvVector v = kv_vector(a.kv, table[key / a.kv.block_tokens], kv_head, key % a.kv.block_tokens, 1);
+      bits |= bf16_bits(kv_number(a.kv, v, dim)) << (16 * j);
     }
     values[dim * kPrefillKeyStride + pair] = bits;
   }

@@ -149,15 +149,26 @@ struct Cache {
   std::vector<uint32_t> tables;
   PagedKv kv;
 
-  Cache(uint32_t head_dim, uint32_t kv_heads) : d(head_dim), n_kv(kv_heads) {
-    const size_t record = size_t{2} * n_kv * 2 * tokens * d;  // of two layers
-    for (float f : random_floats(record * 12, 9)) memory.push_back(half_bits(f));
+  Cache(uint32_t head_dim, uint32_t kv_heads, KvElement element = KvElement::kF16) : d(head_dim), n_kv(kv_heads) {
+    const bool small = element == KvElement::kE4m3;
+    const size_t layer = size_t{n_kv} * tokens * (small ? 2 * d + 8 : 4 * d);  // bytes
+    memory.resize(layer * 12);
     tables = {7, 3, 11, 0, 5, 2, 9, 4, 1, 8};
-    kv = {reinterpret_cast<uint8_t*>(memory.data()), record * 2, record, tokens, d, n_kv, 0};  // the second layer
+    kv = {reinterpret_cast<uint8_t*>(memory.data()), layer * 2, layer, tokens, d, n_kv, element};  // the second layer
+    const auto numbers = random_floats(size_t{12} * n_kv * tokens * 2 * d, 9);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const KvVector to = vector_of(i / d);
+      if (!small) put_kv_number(kv, to, i % d, numbers[i]);
+      if (small) *to.scale = 0.01f, to.at[i % d] = e4m3_bits(numbers[i] * 100);
+    }
+  }
+  KvVector vector_of(size_t index) const {  // of all in the pool
+    return kv_vector(kv, static_cast<uint32_t>(index / 2 / tokens / n_kv), index / 2 / tokens % n_kv,
+                     index / 2 % tokens, index % 2);
   }
   double at(uint32_t sequence, uint32_t position, uint32_t head, uint32_t value, uint32_t dim) const {
     const uint32_t block = tables[sequence * table_stride + position / tokens];
-    return half_value(kv_vector(kv, block, head, position % tokens, value)[dim]);
+    return kv_number(kv, kv_vector(kv, block, head, position % tokens, value), dim);
   }
 };
 
@@ -180,9 +191,11 @@ std::vector<double> attend(const Cache& cache, const float* q, uint32_t sequence
 }
 
 TEST(CudaKernels, DecodeAttentionSplitsKeysAndMergesThem) {
-  for (auto [d, n_kv, n_heads, splits, window, cap] :
-       {std::tuple{16u, 2u, 4u, 1u, 0u, 0.0f}, {64u, 1u, 3u, 3u, 0u, 0.0f}, {32u, 2u, 2u, 4u, 20u, 5.0f}}) {
-    const Cache cache(d, n_kv);
+  for (auto [d, n_kv, n_heads, splits, window, cap, element] : {std::tuple{16u, 2u, 4u, 1u, 0u, 0.0f, KvElement::kF16},
+                                                                {64u, 1u, 3u, 3u, 0u, 0.0f, KvElement::kBf16},
+                                                                {32u, 2u, 2u, 4u, 20u, 5.0f, KvElement::kF16},
+                                                                {32u, 2u, 4u, 2u, 0u, 0.0f, KvElement::kE4m3}}) {
+    const Cache cache(d, n_kv, element);
     const std::vector<uint32_t> positions{70, 0, 33}, sequences{0, 1, 1};
     const auto q = random_floats(size_t{3} * n_heads * d, d, 0.3f);
     std::vector<float> partial(size_t{3} * n_heads * splits * d), state(size_t{3} * n_heads * splits * 2),
@@ -206,8 +219,8 @@ TEST(CudaKernels, DecodeAttentionSplitsKeysAndMergesThem) {
 
 // Queries, keys, values and weights are rounded to bf16 on the way: 2^-8 of numbers of about one.
 template <uint32_t d>
-void check_prefill(uint32_t n_kv, uint32_t n_heads, uint32_t window, float cap) {
-  const Cache cache(d, n_kv);
+void check_prefill(uint32_t n_kv, uint32_t n_heads, uint32_t window, float cap, KvElement element) {
+  const Cache cache(d, n_kv, element);
   const std::vector<PrefillSpan> spans{{0, 67, 6, 1}, {67, 3, 0, 0}};
   const auto q = random_floats(size_t{70} * n_heads * d, d, 0.3f);
   std::vector<float> out(q.size());
@@ -228,14 +241,14 @@ void check_prefill(uint32_t n_kv, uint32_t n_heads, uint32_t window, float cap) 
 }
 
 TEST(CudaKernels, PrefillAttentionAgrees) {
-  check_prefill<16>(2, 4, 0, 0.0f);
-  check_prefill<64>(1, 2, 0, 5.0f);
-  check_prefill<32>(2, 2, 20, 0.0f);
+  check_prefill<16>(2, 4, 0, 0.0f, KvElement::kF16);
+  check_prefill<64>(1, 2, 0, 5.0f, KvElement::kBf16);
+  check_prefill<32>(2, 2, 20, 0.0f, KvElement::kE4m3);
 }
 
-TEST(CudaKernels, HeadsAreBiasedNormedRotatedAndStored) {
+void check_heads(KvElement element, double tolerance) {
   const uint32_t d = 16, n_kv = 2, n_heads = 4, rows = 2, rope = 12;
-  Cache cache(d, n_kv);
+  Cache cache(d, n_kv, element);
   const std::vector<uint32_t> positions{17, 3}, sequences{1, 0};
   const auto q0 = random_floats(rows * n_heads * d, 1), k = random_floats(rows * n_kv * d, 2),
              v = random_floats(rows * n_kv * d, 3), bias = random_floats(n_heads * d, 4), norm = random_floats(d, 5),
@@ -281,11 +294,54 @@ TEST(CudaKernels, HeadsAreBiasedNormedRotatedAndStored) {
     for (uint32_t h = 0; h < n_kv; ++h) {
       const auto expected = finished(&k[(row * n_kv + h) * d], h, row);
       for (uint32_t i = 0; i < d; ++i) {
-        ASSERT_NEAR(cache.at(sequences[row], positions[row], h, 0, i), expected[i], 2e-3);
+        ASSERT_NEAR(cache.at(sequences[row], positions[row], h, 0, i), expected[i], tolerance);
         ASSERT_NEAR(cache.at(sequences[row], positions[row], h, 1, i), v[(row * n_kv + h) * d + i] + bias[h * d + i],
-                    2e-3);
+                    tolerance);
       }
     }
+  }
+}
+
+// Numbers of up to about four: half a step of f16 and bf16 is 2^-11 and 2^-8 of a number, of e4m3 2^-4.
+TEST(CudaKernels, HeadsAreBiasedNormedRotatedAndStored) {
+  check_heads(KvElement::kF16, 2e-3);
+  check_heads(KvElement::kBf16, 1.6e-2);
+  check_heads(KvElement::kE4m3, 0.25);
+}
+
+TEST(CudaKernels, AHeadOfZerosIsKeptAsZeros) {
+  Cache cache(16, 1, KvElement::kE4m3);
+  const uint32_t position = 0, sequence = 0;
+  const std::vector<float> zeros(16);
+  std::vector<float> q(16);
+  const std::vector<double> frequency(8);
+  run("tie_finish_heads",
+      HeadsArgs{.q = q.data(),
+                .k = zeros.data(),
+                .v = zeros.data(),
+                .frequencies = frequency.data(),
+                .rows = {&position, &sequence, cache.tables.data(), cache.table_stride},
+                .kv = cache.kv,
+                .n_heads = 1},
+      {3, 1}, kHeadsSharedBytes, 0);
+  for (uint32_t i = 0; i < 16; ++i) EXPECT_EQ(cache.at(0, 0, 0, 0, i), 0.0);
+}
+
+TEST(CudaKernels, EightBitNumbersAreTheNearest) {
+  for (uint32_t code = 0; code < 256; ++code) {
+    if ((code & 0x7f) == 0x7f) continue;  // NaN
+    EXPECT_EQ(e4m3_bits(e4m3_value(static_cast<uint8_t>(code))), code);
+  }
+  EXPECT_EQ(e4m3_value(0x01), 1.0f / 512);  // the smallest
+  EXPECT_EQ(e4m3_value(0x7e), 448.0f);
+  EXPECT_EQ(e4m3_value(0xb8), -1.0f);
+  EXPECT_EQ(e4m3_bits(1e9f), 0x7e);
+  EXPECT_EQ(e4m3_bits(17.0f), e4m3_bits(16.0f)) << "a tie goes to the even code";
+  EXPECT_EQ(e4m3_bits(19.0f), e4m3_bits(20.0f));
+  for (float f : random_floats(2000, 3, 40.0f)) {
+    const double error = std::fabs(double{e4m3_value(e4m3_bits(f))} - f);
+    for (uint32_t code = 0; code < 0x7f; ++code)
+      ASSERT_LE(error, std::fabs(std::fabs(double{f}) - e4m3_value(static_cast<uint8_t>(code)))) << f;
   }
 }
 

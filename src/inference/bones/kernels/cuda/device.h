@@ -13,6 +13,7 @@
 #define TIE_DEVICE __device__ __forceinline__
 #define TIE_UNROLL _Pragma("unroll")  // arrays stay in registers only when every index is known
 #else
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -43,6 +44,17 @@ TIE_DEVICE float half_value(uint16_t bits) {
 TIE_DEVICE uint16_t half_bits(float f) {
   return __half_as_ushort(__float2half_rn(fminf(fmaxf(f, -65504.0f), 65504.0f)));
 }
+// e4m3: a sign, four bits of exponent, three of fraction; up to 448, no infinity. Nearest even; NaN is not expected.
+TIE_DEVICE float e4m3_value(uint8_t bits) {
+  uint32_t two;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(two) : "h"(static_cast<uint16_t>(bits)));
+  return half_value(static_cast<uint16_t>(two & 0xffffu));
+}
+TIE_DEVICE uint8_t e4m3_bits(float f) {
+  uint16_t two;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(0.0f), "f"(f));
+  return static_cast<uint8_t>(two & 0xffu);
+}
 #else
 TIE_DEVICE float as_float(uint32_t bits) {
   return std::bit_cast<float>(bits);
@@ -58,6 +70,24 @@ TIE_DEVICE float half_value(uint16_t bits) {
 }
 TIE_DEVICE uint16_t half_bits(float f) {
   return static_cast<uint16_t>(float_to_half(f));
+}
+TIE_DEVICE float e4m3_value(uint8_t bits) {
+  const int exponent = bits >> 3 & 15, fraction = bits & 7;
+  const float size = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
+                                   : std::ldexp(static_cast<float>(8 + fraction), exponent - 10);
+  return bits & 0x80 ? -size : size;
+}
+TIE_DEVICE uint8_t e4m3_bits(float f) {
+  constexpr float kMost = 448.0f;
+  const float size = std::fmin(std::fabs(f), kMost);
+  if (size == 0) return std::signbit(f) ? 0x80 : 0;
+  int exponent = 0;
+  std::frexp(size, &exponent);            // size = fraction * 2^exponent, fraction from 1/2
+  exponent = std::max(exponent - 1, -6);  // of the code's leading bit; below, codes are even steps
+  // Eighths of that bit; a carry out of them runs into the exponent as it should.
+  const auto steps = static_cast<int>(std::nearbyint(std::ldexp(size, 3 - exponent)));
+  const int code = (exponent + 6) * 8 + steps;
+  return static_cast<uint8_t>(code | (std::signbit(f) ? 0x80 : 0));
 }
 #endif
 
@@ -124,6 +154,19 @@ TIE_DEVICE float block_sum(Block& b, float v, uint32_t offset) {
   float total = 0;
   for (uint32_t warp = 0; warp < b.threads() / kWarp; ++warp) total += parts[warp];
   return total;
+}
+
+// The largest of the block's (non-negative) numbers; as block_sum.
+template <typename Block>
+TIE_DEVICE float block_max(Block& b, float v, uint32_t offset) {
+  auto parts = b.template shared<float>(offset, 32);
+  v = warp_max(b, v);
+  b.sync();
+  if (b.thread() % kWarp == 0) parts[b.thread() / kWarp] = v;
+  b.sync();
+  float most = 0;
+  for (uint32_t warp = 0; warp < b.threads() / kWarp; ++warp) most = fmaxf(most, parts[warp]);
+  return most;
 }
 
 }  // namespace tie::bones::cuda

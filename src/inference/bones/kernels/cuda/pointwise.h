@@ -99,25 +99,41 @@ TIE_DEVICE void gate_to_bf16(Block& b, const GateArgs& a) {
     a.out[at + i] = static_cast<uint16_t>(bf16_bits(gated(a.kind, a.gate[at + i], a.up[at + i])));
 }
 
-// The paged cache in GPU memory: block record [layer][kv head] { K: [token][head_dim], V: [token][head_dim] } of 16-bit
-// elements; the same number of bytes as KvLayout's.
+// How the cache keeps a number: in 16 bits, or as e4m3 with a scale for each token's key and value of a head.
+enum class KvElement : uint32_t { kF16, kBf16, kE4m3 };
+
+// The paged cache in GPU memory, the same number of bytes as KvLayout's. Block record: [layer][kv head] { K:
+// [token][head_dim], V: [token][head_dim], and of e4m3 the scales: [token]{ K's, V's } in float }.
 struct PagedKv {
   uint8_t* base = nullptr;
   uint64_t block_bytes = 0, layer_offset = 0;  // of this layer in a record
   uint32_t block_tokens = 0, head_dim = 0, n_kv_heads = 0;
-  uint32_t bf16 = 0;
+  KvElement element = KvElement::kF16;
 };
 
-TIE_DEVICE uint16_t* kv_vector(const PagedKv& kv, uint32_t block, uint32_t head, uint32_t slot, uint32_t value) {
-  const uint64_t half = uint64_t{kv.block_tokens} * kv.head_dim;  // elements of K, or of V
-  auto* record = reinterpret_cast<uint16_t*>(kv.base + block * kv.block_bytes + kv.layer_offset);
-  return record + (uint64_t{head} * 2 + value) * half + uint64_t{slot} * kv.head_dim;
+// A token's key (value 0) or value (1) of a head.
+struct KvVector {
+  uint8_t* at;
+  float* scale;  // of e4m3
+};
+
+TIE_DEVICE KvVector kv_vector(const PagedKv& kv, uint32_t block, uint32_t head, uint32_t slot, uint32_t value) {
+  const bool small = kv.element == KvElement::kE4m3;
+  const uint64_t row = uint64_t{kv.head_dim} * (small ? 1 : 2), numbers = 2 * row * kv.block_tokens;
+  uint8_t* record =
+      kv.base + block * kv.block_bytes + kv.layer_offset + head * (numbers + (small ? kv.block_tokens * 8 : 0));
+  return {record + (uint64_t{value} * kv.block_tokens + slot) * row,
+          reinterpret_cast<float*>(record + numbers) + slot * 2 + value};
 }
-TIE_DEVICE float kv_value(const PagedKv& kv, uint16_t bits) {
-  return kv.bf16 ? bf16_value(bits) : half_value(bits);
+TIE_DEVICE float kv_number(const PagedKv& kv, const KvVector& v, uint32_t i) {
+  if (kv.element == KvElement::kE4m3) return e4m3_value(v.at[i]) * *v.scale;
+  const uint16_t bits = reinterpret_cast<const uint16_t*>(v.at)[i];
+  return kv.element == KvElement::kBf16 ? bf16_value(bits) : half_value(bits);
 }
-TIE_DEVICE uint16_t kv_bits(const PagedKv& kv, float f) {
-  return kv.bf16 ? static_cast<uint16_t>(bf16_bits(f)) : half_bits(f);
+// Of 16 bits alone.
+TIE_DEVICE void put_kv_number(const PagedKv& kv, const KvVector& v, uint32_t i, float f) {
+  reinterpret_cast<uint16_t*>(v.at)[i] =
+      kv.element == KvElement::kBf16 ? static_cast<uint16_t>(bf16_bits(f)) : half_bits(f);
 }
 
 // Where each row of the batch stands; all in GPU memory so that a captured graph serves every step.
@@ -142,11 +158,23 @@ struct HeadsArgs {
 };
 
 // Bias, norm, rotation; q stays, k and v go to the cache. Grid: x = heads + 2 * kv heads, y = rows. head_dim <= 512.
-inline constexpr uint32_t kHeadsSharedBytes = 128 + 512 * 4;
+inline constexpr uint32_t kHeadsSharedBytes = 128 + 2 * 512 * 4;
+
+// The thread's own numbers of a key or value, which it has left in `numbers`, to the cache as e4m3. The largest becomes
+// 448, the largest code.
+template <typename Block, typename Shared>
+TIE_DEVICE void store_e4m3(Block& b, const KvVector& to, uint32_t d, const Shared& numbers) {
+  float most = 0;
+  for (uint32_t i = b.thread(); i < d; i += kRowThreads) most = fmaxf(most, fabsf(numbers[i]));
+  const float scale = block_max(b, most, 0) / 448.0f;
+  const float inverse = scale > 1e-30f ? 1.0f / scale : 0.0f;
+  for (uint32_t i = b.thread(); i < d; i += kRowThreads) to.at[i] = e4m3_bits(numbers[i] * inverse);
+  if (b.thread() == 0) *to.scale = scale;
+}
 
 template <typename Block>
 TIE_DEVICE void finish_heads(Block& b, const HeadsArgs& a) {
-  auto head = b.template shared<float>(128, 512);
+  auto head = b.template shared<float>(128, 512), finished = b.template shared<float>(128 + 512 * 4, 512);
   const uint32_t d = a.kv.head_dim, n_kv = a.kv.n_kv_heads, row = b.block_y(), index = b.block_x();
   const bool is_q = index < a.n_heads, is_v = index >= a.n_heads + n_kv;
   const uint32_t h = is_q ? index : (index - a.n_heads) % n_kv;
@@ -165,6 +193,7 @@ TIE_DEVICE void finish_heads(Block& b, const HeadsArgs& a) {
   const uint32_t position = a.rows.position[row], half = a.rope_dim / 2;
   const uint32_t block =
       a.rows.tables[uint64_t{a.rows.sequence[row]} * a.rows.table_stride + position / a.kv.block_tokens];
+  const KvVector to = kv_vector(a.kv, block, h, position % a.kv.block_tokens, is_v ? 1 : 0);
   for (uint32_t i = b.thread(); i < d; i += kRowThreads) {
     auto at = [&](uint32_t j) { return head[j] * scale * (norm ? norm[j] : 1.0f); };
     float v = at(i);
@@ -179,9 +208,12 @@ TIE_DEVICE void finish_heads(Block& b, const HeadsArgs& a) {
     }
     if (is_q)
       a.q[(uint64_t{row} * a.n_heads + h) * d + i] = v * a.scale;
+    else if (a.kv.element == KvElement::kE4m3)
+      finished[i] = v;
     else
-      kv_vector(a.kv, block, h, position % a.kv.block_tokens, is_v)[i] = kv_bits(a.kv, v);
+      put_kv_number(a.kv, to, i, v);
   }
+  if (!is_q && a.kv.element == KvElement::kE4m3) store_e4m3(b, to, d, finished);
 }
 
 // Moves whole KV blocks between the pool and a run of records (pinned kvxfer memory), either way. Grid: blocks.

@@ -156,7 +156,7 @@ TIE_DEVICE void attend_rows(Block& b, const PrefillArgs& a, const AttendRange& r
     b.barrier_wait(at.full(stage), step / kAttend90Stages % 2);
     b.sync_warp();
     if (from <= r.span.first_position + first_row + 63) {  // else after all of these rows
-      float score[32];
+      float score[32] = {};
       b.begin_products();
       TIE_UNROLL
       for (uint32_t i = 0; i < kDim / 16; ++i) {
@@ -167,18 +167,17 @@ TIE_DEVICE void attend_rows(Block& b, const PrefillArgs& a, const AttendRange& r
       b.commit_products();
       b.template wait_products<0>();
       soften<kDim>(b, a, from, r.span.first_position + first_row + warp * 16, score, most, sum, out);
+      uint32_t weights[kAttend90Keys / 16][4];  // whole before the products begin: wgmma reads registers when it likes
+      TIE_UNROLL
+      for (uint32_t i = 0; i < kAttend90Keys / 4; ++i) {
+        const float* pair = score + 4 * (i / 4 * 2 + i % 4 / 2) + 2 * (i % 2);
+        weights[i / 4][i % 4] = narrow_pair<kBf16>(pair[0], pair[1]);
+      }
       b.begin_products();
       TIE_UNROLL
-      for (uint32_t i = 0; i < kAttend90Keys / 16; ++i) {
-        uint32_t weights[4];
-        TIE_UNROLL
-        for (uint32_t j = 0; j < 4; ++j) {
-          const float* pair = score + 4 * (2 * i + j / 2) + 2 * (j % 2);
-          weights[j] = narrow_pair<kBf16>(pair[0], pair[1]);
-        }
-        b.template multiply_rows<kBf16>(out, weights,
+      for (uint32_t i = 0; i < kAttend90Keys / 16; ++i)
+        b.template multiply_rows<kBf16>(out, weights[i],
                                         wgmma_descriptor(at.value(stage, 0) + i * 16 * kTileRowBytes, kKeyTileBytes));
-      }
       b.commit_products();
       b.template wait_products<0>();
     }
@@ -210,7 +209,7 @@ TIE_DEVICE void attend_sm90(Block& b, const FastPrefillArgs& a) {
   const uint32_t group = b.thread() / 128;
   if (group == 0) {
     if (b.thread() == 0) fetch_keys<kDim>(b, a, r, at);
-  } else if (a.attention.kv.bf16) {
+  } else if (a.attention.kv.element == KvElement::kBf16) {
     attend_rows<kDim, true>(b, a.attention, r, at, group - 1);
   } else {
     attend_rows<kDim, false>(b, a.attention, r, at, group - 1);

@@ -69,16 +69,16 @@ void check_attention(uint32_t block_tokens, uint32_t n_kv, uint32_t n_heads, uin
   tables[0] = 0;
   const auto q = random_floats(size_t{138} * n_heads * kDim, kDim, 0.3f);
   std::vector<float> out(q.size()), twin(q.size());
-  PrefillArgs args{
-      .q = q.data(),
-      .out = out.data(),
-      .spans = spans.data(),
-      .tables = tables.data(),
-      .table_stride = table_stride,
-      .kv = {reinterpret_cast<uint8_t*>(memory.data()), block_bytes, block_bytes / 2, block_tokens, kDim, n_kv, bf16},
-      .n_heads = n_heads,
-      .window = window,
-      .soft_cap = cap};
+  PrefillArgs args{.q = q.data(),
+                   .out = out.data(),
+                   .spans = spans.data(),
+                   .tables = tables.data(),
+                   .table_stride = table_stride,
+                   .kv = {reinterpret_cast<uint8_t*>(memory.data()), block_bytes, block_bytes / 2, block_tokens, kDim,
+                          n_kv, bf16 ? KvElement::kBf16 : KvElement::kF16},
+                   .n_heads = n_heads,
+                   .window = window,
+                   .soft_cap = cap};
   FastPrefillArgs fast{.kv_map = emulated_map({.base = reinterpret_cast<uint64_t>(memory.data()),
                                                .size = {kDim, block_tokens, 4 * n_kv, n_blocks},
                                                .stride = {0, kDim * 2, plane_bytes, block_bytes},
