@@ -27,6 +27,12 @@ void AnswerRun::end_turn(size_t index) {
   if (!remembered_.empty()) remembered_[index].turn.finish(remembered_[index].answers.messages());
 }
 
+// Likewise before it can read the error, since it may ask again at once, under the same keys.
+ApiError AnswerRun::failed(ApiError error) {
+  remembered_.clear();
+  return error;
+}
+
 void AnswerRun::cancel() {
   for (auto& cancel : cancels_) cancel->cancel();
 }
@@ -76,7 +82,7 @@ std::expected<std::string, ApiError> AnswerRun::whole() {
   for (size_t i = 1; i < std::min(kParallelPrompts, request_.payloads.size()); ++i) helpers.emplace_back(work);
   work();
   for (auto& helper : helpers) helper.join();
-  if (failure) return std::unexpected(*failure);
+  if (failure) return std::unexpected(failed(std::move(*failure)));
   return collected.json(new_answer_head(request_.endpoint, request_.model, current_->node()->release_short()));
 }
 
@@ -107,7 +113,7 @@ std::expected<bool, ApiError> AnswerRun::pull() {
 
 std::optional<ApiError> AnswerRun::begin() {
   auto more = pull();
-  if (!more) return more.error();
+  if (!more) return failed(std::move(more.error()));
   ended_ = !*more;
   return std::nullopt;
 }
@@ -115,7 +121,7 @@ std::optional<ApiError> AnswerRun::begin() {
 bool AnswerRun::step(const std::function<bool(std::string_view)>& write) {
   while (pending_.empty() && !ended_) {
     auto more = pull();
-    if (!more) StreamedAnswer::append_error(more.error(), pending_);
+    if (!more) StreamedAnswer::append_error(failed(std::move(more.error())), pending_);
     ended_ = !more || !*more;
   }
   bool client_there = write(pending_);

@@ -32,6 +32,7 @@ class AnswerRun {
   std::expected<bool, ApiError> pull();
   void remember(size_t index, const v1::InferenceEvent& event);
   void end_turn(size_t index);
+  ApiError failed(ApiError error);
   ApiError describe(const Answer& answer, const Error& error) const;
   std::unique_ptr<Answer> ask(size_t index) { return session_->ask(request_.payloads[index], cancels_[index]); }
 
