@@ -20,6 +20,9 @@ const ModelConfig& CudaModel::config() const {
 const std::string& CudaModel::kernels() const {
   return state_->fast.report();
 }
+const std::string& CudaModel::kernel_word() const {
+  return state_->fast.word();
+}
 uint32_t CudaModel::captured_graphs() const {
   return static_cast<uint32_t>(
       std::count_if(state_->graphs.begin(), state_->graphs.end(), [](const auto& g) { return g.second.captured(); }));

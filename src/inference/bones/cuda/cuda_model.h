@@ -57,8 +57,9 @@ class CudaModel {
   ~CudaModel();
 
   const ModelConfig& config() const;  // of the whole model
-  // Which kernels were chosen and why, for the log.
+  // Which kernels were chosen and why, and the word of it for a log (fast_kernels.h).
   const std::string& kernels() const;
+  const std::string& kernel_word() const;
 
   // As Model::forward; logits arrive in pinned memory, valid until the next call. kUnsupportedFeature on a rank.
   Result<Logits> forward(const Batch& batch, const DeviceKvPool& kv);

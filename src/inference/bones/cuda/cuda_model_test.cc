@@ -190,6 +190,8 @@ TEST(CudaModel, AGpuWithItsOwnUnitsGivesWhatThePortableKernelsGive) {
       EXPECT_EQ(gpu->model->kernels().find("PORTABLE"), std::string::npos) << gpu->model->kernels();
       const std::string kernel = generation == 9 ? "attention: its own units" : "its own units";
       EXPECT_NE(gpu->model->kernels().find(kernel), std::string::npos) << gpu->model->kernels();
+      // Layers, the output in another format, and on Hopper attention.
+      EXPECT_EQ(gpu->model->kernel_word(), generation == 10 ? "cuda-blackwell-2-of-2" : "cuda-hopper-3-of-3");
       const auto logits = gpu->evaluate(tokens, 37);
       ASSERT_TRUE(logits) << logits.error().message;
       EXPECT_TRUE(generation != 9 || *logits != portable) << "keys and values are not rounded to bf16 there";
@@ -212,6 +214,7 @@ TEST(CudaModel, AKernelThatDisagreesWithItsTwinNeverServes) {
     auto gpu = GpuModel::load(file);
     ASSERT_TRUE(gpu) << gpu.error().message;
     EXPECT_NE(gpu->model->kernels().find("PORTABLE"), std::string::npos) << gpu->model->kernels();
+    EXPECT_EQ(gpu->model->kernel_word(), "cuda-hopper-2-of-3");
     const Difference d = difference(portable, gpu->evaluate(tokens, 20).value());
     EXPECT_LT(d.worst, 0.05 * d.spread);
   }

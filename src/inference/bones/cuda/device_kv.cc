@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/secret_bytes.h"
+
 namespace tie::bones::cuda {
 namespace {
 
@@ -31,6 +33,7 @@ DeviceKv::DeviceKv(DeviceKv&& other) noexcept
 
 DeviceKv::~DeviceKv() {
   if (!stream_) return;
+  if (staging_.data()) secure_zero(staging_.data(), staging_.size());
   (void)driver_->use_on_this_thread();
   if (pool_.base)
     (void)finish(driver_->mem_set_async(pool_.base, 0, memory_.size(), stream_), "overwriting the KV memory");

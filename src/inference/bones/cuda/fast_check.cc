@@ -162,7 +162,12 @@ Result<FastKernels> FastKernels::choose(std::shared_ptr<Driver> driver, Launcher
     out.report_ += ": portable kernels";
     return out;
   }
+  uint32_t tried = 0, used = 0;
   auto say = [&](const std::string& what, bool same) {
+    ++tried;
+    used += same ? 1 : 0;
+    out.word_ = std::string(out.units_ == Units::kHopper ? "cuda-hopper-" : "cuda-blackwell-") + std::to_string(used) +
+                "-of-" + std::to_string(tried);
     out.report_ += "; " + what + (same ? ": its own units" : ": PORTABLE, the units disagree with the twin");
   };
   for (Format format : formats) {

@@ -29,7 +29,10 @@ class FastKernels {
   bool attends(const PagedKv& kv) const {
     return attention_ && kv.head_dim == head_dim_ && kv.element != KvElement::kE4m3;
   }
+  // For people: each kernel that was tried and what became of it. The word of it for a log: "cuda-portable", or
+  // "cuda-hopper-3-of-4": so many of the kernels that were tried are used.
   const std::string& report() const { return report_; }
+  const std::string& word() const { return word_; }
 
   Result<void> multiply(Launcher& launcher, Format format, const GemmArgs& product);
   Result<void> attend(Launcher& launcher, const PrefillArgs& attention, uint32_t pool_blocks, uint32_t longest_span,
@@ -46,7 +49,7 @@ class FastKernels {
   bool product_[7] = {};
   bool attention_ = false;
   uint32_t head_dim_ = 0;
-  std::string report_;
+  std::string report_ = "the GPU's own units were not asked for", word_ = "cuda-portable";
   std::map<std::tuple<const uint8_t*, uint32_t, uint32_t>, TensorMap> weight_maps_;  // by where, inputs, outputs
   std::map<std::tuple<const uint8_t*, uint32_t, KvElement>, TensorMap> kv_maps_;     // by where, blocks
 };
