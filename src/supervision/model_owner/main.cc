@@ -65,7 +65,8 @@ Result<owner::LoadedModel> load_with_prompts(const std::string& name, const std:
     return manifest ? manifest->check("prompts/" + file, crypto::sha256(bytes)) : Result<void>();
   };
   TIE_TRY(auto prompts, prefix::read_prompts(assets, name, accept));
-  model.pool = std::make_shared<prefix::PoolOwner>(prefix::PoolIdentity{model.model_id, release}, std::move(prompts));
+  model.pool = std::make_shared<prefix::PoolOwner>(prefix::PoolIdentity{model.model_id, release}, std::move(prompts),
+                                                   model.grid.count());
   return model;
 }
 

@@ -98,6 +98,8 @@ Result<runtime_host::PrefixContext> prefix_context(const Flags& flags, const Loa
   context.kv_order = loaded.model->kv_order();
   engine::EngineOptions defaults;
   TIE_TRY(context.layout, bones::KvLayout::for_model(loaded.model->config(), defaults.kv_type, defaults.block_tokens));
+  context.grid = loaded.memory.grid;
+  TIE_TRY(context.shards, runtime_host::KvShards::of(loaded.model->config(), context.grid, context.layout));
   return context;
 }
 
