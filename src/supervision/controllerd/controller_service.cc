@@ -172,7 +172,9 @@ grpc::Status ControllerService::Reload(grpc::ServerContext* context, const v1::N
   fill_now(*reply);
   Core core = node_.snapshot();
   if (!over) return rpc::to_status({Code::kDeadline, "the recycle goes on"}, context);
-  for (const std::string& model : *handed_out) {
+  // The old version goes on serving, and who asked for the new one must hear it.
+  if (!handed_out->refused.empty()) return rpc::to_status({Code::kFailedPrecondition, handed_out->refused}, context);
+  for (const std::string& model : handed_out->models) {
     const auto& probes = node_.options().probes;
     bool is_served = std::any_of(probes.begin(), probes.end(), [&](const ProbeTarget& p) { return p.model == model; });
     if (!is_served) reply->add_unserved_models(model);

@@ -140,6 +140,7 @@ class FakeOwner {
   }
   std::atomic<const char*> state{"ready"};
   std::atomic<uint64_t> generation{1}, generation_after_reload{0};
+  std::atomic<const char*> refusal_after_reload{""};
 
  private:
   void run() {
@@ -161,6 +162,7 @@ class FakeOwner {
         model.set_model_id(std::string(32, 'x'));
         if (request->message.has_reload() && generation_after_reload != 0) generation = generation_after_reload.load();
         model.set_generation(generation);
+        if (request->message.has_reload()) model.set_message(refusal_after_reload);
         (void)os::send_message(client.get(), reply, Deadline::in_ms(500));
       }
     }
@@ -422,6 +424,19 @@ TEST_F(NodeTest, ReloadAsksTheOwnerAndReturnsWhenTheNodeServesWhatItLoaded) {
   ASSERT_TRUE(stub->Reload(&context, {}, &status).ok());
   EXPECT_EQ(status.state(), "ready");
   EXPECT_EQ(probe_.recycles, 1);
+}
+
+TEST_F(NodeTest, AReloadWhoseVersionIsRefusedIsAnErrorThatSaysWhy) {
+  start_everything();
+  auto stub = operator_stub();
+  owner_->refusal_after_reload = "the new version is refused: it is not signed";
+  grpc::ClientContext context;
+  v1::NodeStatus status;
+  grpc::Status outcome = stub->Reload(&context, {}, &status);
+  EXPECT_EQ(outcome.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_EQ(outcome.error_message(), "m: the new version is refused: it is not signed");
+  EXPECT_EQ(probe_.recycles, 0);
+  EXPECT_EQ(node_->snapshot().phase(), Phase::kReady) << "the old one goes on";
 }
 
 TEST_F(NodeTest, RecyclesByTime) {

@@ -124,9 +124,12 @@ class Registrar final : public PeerThread {
   grpc::ClientContext* advertising_ = nullptr;
 };
 
-// Asks the owner to look at its assets; once it has loaded what changed, the models that it hands out now. Nothing: it
-// does not answer.
-std::optional<std::vector<std::string>> ask_reload(const std::string& owner_socket, int64_t limit_ms);
+struct Reloaded {
+  std::vector<std::string> models;  // that the owner hands out now
+  std::string refused;              // why it did not take a changed one; empty: it took all
+};
+// Asks the owner to look at its assets; answers once it has loaded what changed. Nothing: it does not answer.
+std::optional<Reloaded> ask_reload(const std::string& owner_socket, int64_t limit_ms);
 // Asks one probe to warm its runtime's prefix cache.
 bool ask_warmup(const std::string& probe_socket, const PeerTiming& timing);
 // Asks one probe to recycle its runtime.
