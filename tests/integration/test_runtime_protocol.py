@@ -147,6 +147,12 @@ def test_a_prompt_over_the_context_names_both_numbers(runtime):
     assert "9000" in answer.error and str(CONTEXT) in answer.error
 
 
+def test_a_prompt_id_that_nobody_registered_is_refused(runtime):
+    with runtime.stream() as stream:
+        assert stream.ask(PROMPT, inputs=[bytes_input("prompt_id", b"ghost")]).error.startswith("NOT_FOUND: ")
+        assert stream.ask(PROMPT, inputs=[bytes_input("prompt_id", b"")], max_tokens=3, ignore_eos=1).error is None
+
+
 @pytest.mark.parametrize("params, name", [
     ({"n": 5_000_000}, "n"), ({"top_logprobs": 1_000_000_000}, "top_logprobs"), ({"temperature": float("nan")}, "temperature"), ({"stop": [""]}, "stop"),
     ({"stop": ["x"] * 2000}, "stop"), ({"logit_bias": {400_000: 1.0}}, "logit_bias"), ({"top_p": 0.0}, "top_p"), ({"stop_token_ids": [99999]}, "stop_token_ids"),

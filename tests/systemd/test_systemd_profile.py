@@ -31,8 +31,9 @@ def missing():
     return None
 
 
-@pytest.fixture(scope="session")
-def root(tmp_path_factory):
+def fresh_root(copy, *packages):
+    """A copy of a minbase Debian with the package, built from this build, as /root/tie.deb, and installed: with it comes what it depends on, before a boot that has
+    no network. `packages` come beside it. Skips, loudly, where it cannot be made."""
     lacking = missing()
     if lacking:
         pytest.skip(f"the systemd profile is not tested: {lacking} is missing")
@@ -41,15 +42,19 @@ def root(tmp_path_factory):
         shutil.rmtree(partial, ignore_errors=True)
         subprocess.run(["debootstrap", "--variant=minbase", "--include=systemd,dbus,supervisor,openssl,procps", "bookworm", partial], check=True, timeout=1200)
         partial.rename(BASE)
-    copy = tmp_path_factory.mktemp("nspawn") / "root"
     subprocess.run(["cp", "-a", "--reflink=auto", BASE, copy], check=True)
     subprocess.run([SOURCE / "deploy" / "build-deb", BUILD, copy / "root" / "tie.deb"], check=True)
-    # The package and what it depends on are installed before the boot, which has no network.
     shutil.copy("/etc/resolv.conf", copy / "etc/resolv.conf")
-    install = ("apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends /root/tie.deb && "
+    install = ("apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends " + " ".join(packages) + " /root/tie.deb && "
                "rm -rf /var/lib/apt/lists && systemctl disable -q supervisor")
     subprocess.run(["unshare", "-m", "sh", "-c", f"mount -t proc proc {copy}/proc && exec chroot {copy} sh -c '{install}'"],
                    check=True, timeout=900, stdin=subprocess.DEVNULL)
+    return copy
+
+
+@pytest.fixture(scope="session")
+def root(tmp_path_factory):
+    copy = fresh_root(tmp_path_factory.mktemp("nspawn") / "root")
     subprocess.run([BUILD / "bin" / "tie", "model", "--assets", copy / "var/lib/tie/assets", "add", MODEL, "--name", NAME], check=True)
     return copy
 
@@ -59,7 +64,7 @@ def children(pid):
     return [int(child) for child in listed]
 
 
-def boot(root, script):
+def boot(root, script, started=True, limit_s=BOOT_S):
     """Boots the root, runs the script in it once the network target would be there, powers off; returns what the script printed."""
     (root / "root" / "test.sh").write_text("#!/bin/sh\nexec > /root/out.txt 2>&1\nset -x\n" + textwrap.dedent(script))
     (root / "root" / "test.sh").chmod(0o755)
@@ -67,17 +72,17 @@ def boot(root, script):
     unit.write_text("[Unit]\nAfter=basic.target\n[Service]\nType=oneshot\nExecStart=/root/test.sh\nExecStopPost=/bin/systemctl --no-block poweroff\n")
     wants = root / "etc/systemd/system/multi-user.target.wants"
     wants.mkdir(parents=True, exist_ok=True)
-    for name, target in (("test.service", unit.name), ("tie.target", "/usr/lib/systemd/system/tie.target")):
+    for name, target in (("test.service", f"../{unit.name}"), ("tie.target", "/usr/lib/systemd/system/tie.target")):
         link = wants / name
-        if not link.is_symlink():
-            link.symlink_to(f"../{target}" if name == "test.service" else target)
+        if not link.is_symlink() and (name == "test.service" or started):
+            link.symlink_to(target)
     (root / "root" / "out.txt").unlink(missing_ok=True)
     # Its own cgroup2 mount: the machine's may be a hybrid that systemd in the guest cannot use.
     command = (f"umount -l /sys/fs/cgroup; mkdir -p /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup && "
                f"exec systemd-nspawn -q -D {root} --register=no --keep-unit --boot --private-network --console=pipe")
     guest = subprocess.Popen(["unshare", "-m", "sh", "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        guest.wait(BOOT_S)
+        guest.wait(limit_s)
     except subprocess.TimeoutExpired:
         # nspawn's death does not end its guest; the death of the guest's first process does.
         for pid in children(guest.pid):
