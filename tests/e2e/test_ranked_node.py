@@ -215,3 +215,6 @@ def test_system_prompts_are_warmed_once_and_restored_by_both_ranks(ranked, tmp_p
         recycle_once(ranked)
         assert runtime_logs(ranked).count("restored without a forward pass") == restored + 1
     assert runtime_logs(ranked).count("prefix cache warm after") == 1, "a recycle computed the prompts again"
+    owner = only(ranked.processes("tie-model-owner"))
+    pools = [fd for fd in pathlib.Path(f"/proc/{owner}/fd").iterdir() if os.readlink(fd).startswith("/memfd:tie-prefix")]
+    assert len(pools) == 2, "a pool for each rank"

@@ -24,7 +24,7 @@ Result<prefix::RestoredPool> attach(const PrefixContext& context, uint32_t rank)
   TIE_TRY(auto link, link_of(context, rank));
   TIE_TRY(auto attached, link.attach(soon()));
   return prefix::RestoredPool::restore(std::move(attached.fd), std::move(attached.metadata),
-                                       {context.model_id, context.release_id, context.pool_layout_id(),
+                                       {context.model_id, context.release_id, context.layout_id(),
                                         context.layout.block_tokens, context.shards.part_bytes()});
 }
 
@@ -92,13 +92,10 @@ Result<void> SealedPrefix::read(uint32_t block, std::span<std::byte> out) {
 }
 
 crypto::Digest PrefixContext::layout_id() const {
-  return crypto::sha256(as_bytes(layout.layout_id_input() + kv_order));
-}
-
-crypto::Digest PrefixContext::pool_layout_id() const {
-  if (grid.alone()) return layout_id();
-  return crypto::sha256(as_bytes(layout.layout_id_input() + " over " + std::to_string(grid.tensor_ranks) + " x " +
-                                 std::to_string(grid.stages) + " ranks"));
+  std::string all = layout.layout_id_input() + kv_order;
+  if (!grid.alone())
+    all += " over " + std::to_string(grid.tensor_ranks) + " x " + std::to_string(grid.stages) + " ranks";
+  return crypto::sha256(as_bytes(all));
 }
 
 Result<PrefixStart> start_prefix(const PrefixContext& context) {
@@ -127,7 +124,7 @@ Result<void> warm_prefix(const PrefixContext& context, engine::ForwardModel& mod
           prefix::plan_blocks(std::move(prompts), context.layout.block_tokens, context.layout.block_bytes()));
   plan.model_id = context.model_id;
   plan.release_id = context.release_id;
-  plan.layout_id = context.pool_layout_id();
+  plan.layout_id = context.layout_id();
   prefix::TrieMetadata of_each = plan;
   of_each.block_bytes = context.shards.part_bytes();
   TIE_TRY(auto writers, PoolWriters::prepare(context, of_each));

@@ -43,9 +43,8 @@ struct PrefixContext {
   bones::RankPlace grid = {};
   KvShards shards = {};
 
+  // Blocks of another grid are not taken: pools are cut otherwise, and sums have rounded otherwise.
   crypto::Digest layout_id() const;
-  // Of the pools: those of another grid are cut otherwise.
-  crypto::Digest pool_layout_id() const;
 };
 
 enum class PrefixState { kNone, kRestored, kCold };

@@ -238,7 +238,7 @@ TEST_P(SeveralRanks, OneThatDisagreesDiscardsAllAndTheyAreWarmedAgain) {
     ASSERT_TRUE(attached);
     owner_.give(last, swapped);
     auto fd = owner_.pool(last).prepare(0, attached->metadata.block_bytes, attached->metadata.block_count(),
-                                        context_.pool_layout_id());
+                                        context_.layout_id());
     ASSERT_TRUE(fd);
     {
       auto from = os::Mapping::read_only(attached->fd.get());
