@@ -20,8 +20,12 @@ inline void scale_dot(__m512i& acc, __m512i d, __m512i words) {
 template <int N>
 struct Totals {
   alignas(64) float value[N][16];
+  // Each vector by an instruction of its own: the compiler would call memset or write "rep stos", which takes as long
+  // as a block.
   Totals() {
-    for (int i = 0; i < N; ++i) _mm512_store_ps(value[i], _mm512_setzero_ps());
+    const __m512 zero = _mm512_setzero_ps();
+#pragma GCC unroll 14
+    for (int i = 0; i < N; ++i) asm("vmovaps %1, %0" : "=m"(value[i]) : "v"(zero));
   }
   void add(int i, __m512i sum, float scale) {
     _mm512_store_ps(value[i],
@@ -131,6 +135,10 @@ void panel_tile(const std::byte* w, const std::byte* words, const __m512 (&unit)
   const int8_t* codes = x.codes + first * 32 * kPanelRows;
   const int32_t* start = x.start4 + first * kPanelRows;
   const float* scale = x.scale + first * kPanelRows;
+  const uint32_t rows = x.rows - tile * kPanelRows < kPanelRows ? x.rows - tile * kPanelRows : kPanelRows;
+  out += size_t{tile} * kPanelRows * stride;
+  for (uint32_t r = 0; r < rows; ++r)
+    for (int s = 0; s < S; ++s) __builtin_prefetch(out + r * stride + 16 * s, 1, 3);
   Totals<kPanelRows * S> totals;
   for (uint32_t b = 0; b < blocks; b += kScaleBlocks, scale += kScaleBlocks * kPanelRows) {
     __m512i sum[kPanelRows][S];
@@ -145,6 +153,8 @@ void panel_tile(const std::byte* w, const std::byte* words, const __m512 (&unit)
       for (uint32_t r = 0; r < kPanelRows; ++r)
 #pragma GCC unroll 2
         for (int s = 0; s < S; ++s) d[r][s] = _mm512_set1_epi32(start[r]);
+      for (uint32_t line = 0; line < 4; ++line)  // the next tile's
+        _mm_prefetch(reinterpret_cast<const char*>(codes) + size_t{blocks} * 32 * kPanelRows + 64 * line, _MM_HINT_T0);
       panel_groups<S>(w, codes, 0, 8, d);
 #pragma GCC unroll 2
       for (int s = 0; s < S; ++s) {
@@ -159,8 +169,6 @@ void panel_tile(const std::byte* w, const std::byte* words, const __m512 (&unit)
       for (int s = 0; s < S; ++s) totals.add(static_cast<int>(r) * S + s, sum[r][s], scale[r]);
     totals.keep_in_memory();
   }
-  const uint32_t rows = x.rows - tile * kPanelRows < kPanelRows ? x.rows - tile * kPanelRows : kPanelRows;
-  out += size_t{tile} * kPanelRows * stride;
   for (uint32_t r = 0; r < rows; ++r)
     for (int s = 0; s < S; ++s)
       finish(out + r * stride + 16 * s,
