@@ -22,6 +22,8 @@ std::shared_ptr<grpc::Server> make_server(grpc::Service& service) {
   quota.SetMaxThreads(kMaxConcurrentCalls);
   builder.SetResourceQuota(quota);
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE,
+                             0);  // messages are small, and each would be answered with a ping
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);

@@ -18,6 +18,7 @@ Result<std::shared_ptr<grpc::Channel>> connect(const std::string& socket_path, D
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);  // messages are small, and each would be answered with a ping
   auto channel = grpc::CreateCustomInsecureChannelFromFd("localhost", fd.release(), arguments);
   if (channel == nullptr) return fail(Code::kInternal, "no channel on " + socket_path);
   return channel;
@@ -66,6 +67,7 @@ Result<UnixGrpcServer> UnixGrpcServer::start(const std::string& socket_path,
   quota.SetMaxThreads(max_threads);
   builder.SetResourceQuota(quota);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::NUM_CQS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MIN_POLLERS, 1);
   builder.SetSyncServerOption(grpc::ServerBuilder::SyncServerOption::MAX_POLLERS, 2);

@@ -6,6 +6,7 @@
 namespace tie::runtime_host {
 
 inline constexpr int kMaxMessageBytes = 16 << 20;      // gRPC message, both directions
+inline constexpr int kStreamWindowBytes = 256 << 10;   // of a request, under way and not yet read
 inline constexpr uint32_t kMaxCalls = 512;             // open calls
 inline constexpr uint32_t kMaxRequestsPerStream = 64;  // in flight
 inline constexpr size_t kMaxUnsentTokens = 1024;       // per request; beyond it the engine pauses the request
