@@ -116,7 +116,7 @@ def raw(port, data):
 ])
 def test_hostile_http_harms_nobody(fake, data):
     answer = raw(fake.proxy_port, data)
-    if answer.startswith(b"HTTP/1.1 4"):
+    if answer.startswith(b"HTTP/1.1 400"):
         head, _, body = answer.partition(b"\r\n\r\n")
         assert b"connection: close" in head.lower()
         openai_schemas.check("ErrorResponse", json.loads(body))

@@ -25,6 +25,17 @@ def test_chat_remembers_and_leaves(node):
     assert "UNATTESTED" in done.stdout and done.stdout.count("unattested; release=") == 2
 
 
+def test_chat_says_which_command_it_does_not_know(node):
+    done = node.tie("chat", input="/wat is this\n/exit\n")
+    assert done.returncode == 0 and "There is no command /wat." in done.stdout and "/clear" in done.stdout
+
+
+def test_an_unknown_word_is_named_with_what_was_meant(node):
+    for words, said in [(["bogus"], "'bogus'"), (["node", "stauts"], "Did you mean: tie node status?"), (["modle"], "tie model"), (["release", "mesure"], "tie release measure")]:
+        done = node.tie(*words)
+        assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
 def test_keys_shows_each_check(node):
     done = node.tie("keys")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -69,7 +69,7 @@ void Proxy::add_headers(HttpReply& reply) const {
 void Proxy::refuse(int status, const std::string& sentence, HttpReply& reply) const {
   ApiError error{Code::kBadRequest, sentence, {}, "bad_request", status};
   if (status == 413) error = {Code::kTooLarge, "The body is larger than this proxy takes (10 MiB).", {}, {}, 413};
-  if (status >= 500) error.openai_code = "internal";
+  if (status >= 500) error.openai_code = status == 503 ? "overloaded" : "internal";
   if (error.message.empty())
     error.message = status == 404 ? "There is nothing at this address." : "The request is not valid HTTP.";
   give_error(error, reply);
