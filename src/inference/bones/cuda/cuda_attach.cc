@@ -147,8 +147,6 @@ GpuLayer layer_of(const DeviceTable& table, DevicePtr base, uint32_t i) {
 
 Result<void> check_ranks(const DeviceTable& table, const NcclRanks* ranks) {
   if (table.place.stages != 1) return fail(Code::kUnsupportedFeature, "the GPU back end has no pipeline stages");
-  if (table.config.n_experts != 0 && !table.place.alone())
-    return fail(Code::kUnsupportedFeature, "the GPU back end divides no mixture of experts over ranks");
   const bool fits = ranks ? ranks->ranks() == table.place.tensor_ranks && ranks->rank() == table.place.tensor_rank
                           : table.place.alone();
   if (!fits) return fail(Code::kBadRequest, "the weights of one rank need the communicator of that rank");

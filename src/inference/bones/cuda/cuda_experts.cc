@@ -13,8 +13,15 @@ Result<void> CudaModel::State::expert_feed_forward(const GpuLayer& w, uint32_t r
   TIE_CHECK_OK(launcher->launch("tie_route", route, {rows, 1, 1}, kRowThreads, kRouteSharedBytes));
   const bool few = rows <= kGemvRows && w.expert_gates.format == w.expert_ups.format;
   TIE_CHECK_OK(few ? few_experts(w, rows) : grouped_experts(w, rows));
-  const CombineArgs combine{b.x, b.expert_out, b.expert_weight, few ? nullptr : b.slot, c.n_embd, c.n_experts_used};
-  return launcher->launch("tie_combine_experts", combine, {rows, 1, 1}, kRowThreads, 0);
+  const CombineArgs combine{.x = b.x,
+                            .outputs = b.expert_out,
+                            .weight = b.expert_weight,
+                            .slot = few ? nullptr : b.slot,
+                            .n = c.n_embd,
+                            .used = c.n_experts_used,
+                            .add = adds(nullptr)};
+  TIE_CHECK_OK(launcher->launch("tie_combine_experts", combine, {rows, 1, 1}, kRowThreads, 0));
+  return add_ranks(b.x, uint64_t{rows} * c.n_embd);  // each has the same part of every expert
 }
 
 Result<void> CudaModel::State::few_experts(const GpuLayer& w, uint32_t rows) {

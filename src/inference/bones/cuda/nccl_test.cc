@@ -241,7 +241,7 @@ TEST_P(RankedFamilies, TwoRanksNameTheIdsThatOneNames) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RankedFamilies, ::testing::Values("llama", "qwen2", "qwen3", "gemma2"));
+INSTANTIATE_TEST_SUITE_P(All, RankedFamilies, ::testing::Values("llama", "qwen2", "qwen3", "qwen3moe", "gemma2"));
 
 TEST(RankedModel, ADeadRankFailsTheForwardPass) {
   testing::TinyModelOptions o;

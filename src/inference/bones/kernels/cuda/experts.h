@@ -105,14 +105,15 @@ struct CombineArgs {
   const float* weight = nullptr;   // [rows][used]
   const uint32_t* slot = nullptr;  // [rows][used]; null: pairs lie in their own order
   uint32_t n = 0, used = 0;
+  uint32_t add = 1;
 };
 
-// x += the weighted outputs of the row's experts. Grid: rows.
+// x += (or with add 0 =) the weighted outputs of the row's experts. Grid: rows.
 template <typename Block>
 TIE_DEVICE void combine_experts(Block& b, const CombineArgs& a) {
   const uint64_t row = b.block_x();
   for (uint32_t i = b.thread(); i < a.n; i += kRowThreads) {
-    float v = a.x[row * a.n + i];
+    float v = a.add ? a.x[row * a.n + i] : 0.0f;
     for (uint32_t j = 0; j < a.used; ++j) {
       const uint64_t pair = row * a.used + j, at = a.slot ? a.slot[pair] : pair;
       v += a.weight[pair] * a.outputs[at * a.n + i];
