@@ -61,17 +61,18 @@ Result<std::vector<float>> evaluate(RankLeader& leader, const KvPool& kv, const 
 }
 
 Result<std::vector<float>> run_grid(const Bytes& file, RankPlace grid, const std::vector<int32_t>& tokens,
-                                    uint32_t chunk, uint32_t threads = 1) {
-  TIE_TRY(ForkedRanks team, ForkedRanks::start(file, {.grid = grid, .threads_per_rank = threads}));
+                                    uint32_t chunk, uint32_t threads = 1, KvType kv = KvType::kF16) {
+  TIE_TRY(ForkedRanks team, ForkedRanks::start(file, {.grid = grid, .threads_per_rank = threads, .kv_type = kv}));
   return evaluate(team.leader(), team.kv(), tokens, chunk);
 }
 
 // One rank is a team of one: the same code without a communicator is what dense_twin_test proves.
-Result<std::vector<float>> run_alone(const Bytes& file, const std::vector<int32_t>& tokens, uint32_t chunk) {
+Result<std::vector<float>> run_alone(const Bytes& file, const std::vector<int32_t>& tokens, uint32_t chunk,
+                                     KvType kv = KvType::kF16) {
   TIE_TRY(const OwnedImage image, OwnedImage::from_gguf(file));
   ThreadPool pool({.n_threads = 1});
   TIE_TRY(Model model, Model::attach(image.bytes(), {.pool = &pool, .max_batch_rows = 64}));
-  TIE_TRY(const KvLayout layout, KvLayout::for_model(model.config()));
+  TIE_TRY(const KvLayout layout, KvLayout::for_model(model.config(), kv));
   const uint32_t blocks = layout.blocks_for(512);
   std::vector<std::byte> memory(blocks * layout.block_bytes() + 64);
   auto* base = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) / 64 * 64);
@@ -136,6 +137,22 @@ TEST_P(Grids, AgreeWithOneRankOnFloatWeights) {
 
 // The shards hold whole groups of activations that share a scale, as real models' do. A sum that moves by 2^-24 can
 // move an activation's 8-bit code by one, 1/127 of its block's largest; rarely, and never more than quantising itself
+// The 8-bit cache divides over ranks by heads like the other: stages change nothing, tensor ranks only what another
+// order of sums moves, and one code is a 254th of a head's largest.
+TEST_P(Grids, AgreeWithOneRankOverAnEightBitCache) {
+  const TinyModelOptions o = divisible(GetParam(), TensorType::kF32);
+  const Bytes file = testing::tiny_model(o);
+  const auto tokens = random_tokens(kTokens, o.n_vocab);
+  const auto alone = run_alone(file, tokens, kTokens, KvType::kQ8);
+  ASSERT_TRUE(alone) << alone.error().message;
+  for (RankPlace grid : {RankPlace{0, 2, 0, 1}, {0, 1, 0, 2}, {0, 2, 0, 2}}) {
+    const auto ranked = run_grid(file, grid, tokens, kTokens, 1, KvType::kQ8);
+    ASSERT_TRUE(ranked) << ranked.error().message;
+    if (grid.tensor_ranks == 1) EXPECT_EQ(*ranked, *alone);
+    EXPECT_LT(difference(*alone, *ranked).worst, 0.1 * difference(*alone, *ranked).spread);
+  }
+}
+
 // has moved each of them.
 TEST_P(Grids, AgreeWithOneRankOnQuantisedWeights) {
   TinyModelOptions o = divisible(GetParam(), TensorType::kQ4_0);
@@ -200,6 +217,47 @@ TEST(RankTeam, CopiesKeyValueHeadsWhereThereAreFewerThanRanks) {
     const auto ranked = run_grid(file, grid, tokens, 20);
     ASSERT_TRUE(ranked) << ranked.error().message;
     EXPECT_LT(difference(*alone, *ranked).worst, 0.01 * difference(*alone, *ranked).spread);
+  }
+}
+
+// The ranks of a stage as threads over one mapping, so that ThreadSanitizer sees what they do to each other: sums of
+// few rows and of many in turn, one after another without anything else between them.
+TEST(SharedMemoryRanks, SumsFollowEachOtherWithoutARace) {
+  for (uint32_t ranks : {2u, 3u}) {
+    constexpr uint32_t kThreads = 2, kWidth = 36, kRounds = 300;
+    RankLimits limits;
+    limits.grid = {0, ranks, 0, 1};
+    limits.threads_per_rank = kThreads;
+    limits.n_embd = kWidth, limits.n_vocab = 16;
+    limits.max_batch_rows = 40, limits.max_logit_rows = 1, limits.max_sequences = 1;
+    auto segment = RankSegment::create(limits);
+    ASSERT_TRUE(segment) << segment.error().message;
+    std::vector<std::unique_ptr<SharedMemoryRanks>> all;
+    for (uint32_t rank = 0; rank < ranks; ++rank) all.push_back(std::make_unique<SharedMemoryRanks>(*segment, rank));
+    std::atomic<uint32_t> wrong{0};
+    auto life = [&](uint32_t rank, uint32_t thread) {
+      for (uint32_t round = 0; round < kRounds; ++round) {
+        const uint32_t rows = round % 3 == 0 ? 1 : round % 3 == 1 ? 7 : 40;
+        float* mine = all[rank]->partial(thread);
+        const uint32_t columns = kWidth / kThreads;
+        for (uint32_t row = 0; row < rows; ++row)
+          for (uint32_t i = thread * columns; i < (thread + 1) * columns; ++i)
+            mine[row * kWidth + i] = static_cast<float>((rank + 1) * (round + row + i));
+        if (!all[rank]->sum(thread, rows, kWidth)) return;
+        float sum[kWidth];
+        for (uint32_t row = rows * thread / kThreads; row < rows * (thread + 1) / kThreads; ++row) {
+          std::fill_n(sum, kWidth, 1.0f);
+          all[rank]->take_sum(thread, row, sum, row % 2 == 1);
+          for (uint32_t i = 0; i < kWidth; ++i)
+            wrong += sum[i] != static_cast<float>(ranks * (ranks + 1) / 2 * (round + row + i) + row % 2);
+        }
+      }
+    };
+    std::vector<std::thread> threads;
+    for (uint32_t rank = 0; rank < ranks; ++rank)
+      for (uint32_t thread = 0; thread < kThreads; ++thread) threads.emplace_back(life, rank, thread);
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong, 0u);
   }
 }
 
