@@ -202,6 +202,16 @@ def test_a_machine_without_a_driver_says_what_to_do(machine):
     greedy(gpu.runtime("choice"))
 
 
+def test_a_runtime_without_the_kernels_says_what_to_do(machine):
+    gpu = machine(gpu='device = "cuda"\n').start_owner()
+    with open(gpu.place / "said", "wb") as said:
+        ended = subprocess.run([BIN / "afm-runtime", "--model", "gpu", "--socket", gpu.place / "runtime.sock", "--owner-socket", gpu.place / "owner.sock",
+                                "--cuda-driver", FAKE_CUDA, "--gpu-kernels", "/nowhere/kernels"], stderr=said, timeout=LIMIT_S, env=gpu.environment)
+    assert ended.returncode != 0
+    text = (gpu.place / "said").read_text()
+    assert "/nowhere/kernels" in text and 'device = "cpu"' in text
+
+
 def test_auto_takes_the_gpu_only_when_it_is_healthy(machine):
     gpu = machine(choice='device = "auto"\n').start_owner()
     runtime = gpu.runtime("choice")

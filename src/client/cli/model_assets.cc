@@ -93,9 +93,11 @@ Result<std::string> sampling_text(const ModelParts& parts, const std::vector<std
   return out.empty() ? out : "[sampling]\n" + out;
 }
 
-// How many processes the model is divided over; nothing for one.
-std::string grid_text(const AddModel& request) {
-  return (request.ranks > 1 ? fmt::format("ranks = {}\n", request.ranks) : "") +
+// How many processes the model is divided over, and its KV cache; nothing for what is usual.
+std::string wishes_text(const AddModel& request) {
+  return (request.kv_cache.empty() ? "" : fmt::format("kv_cache = {}\n", quoted(request.kv_cache))) +
+         (request.device.empty() ? "" : fmt::format("device = {}\n", quoted(request.device))) +
+         (request.ranks > 1 ? fmt::format("ranks = {}\n", request.ranks) : "") +
          (request.stages > 1 ? fmt::format("stages = {}\n", request.stages) : "");
 }
 
@@ -107,7 +109,7 @@ std::string record_text(const ModelParts& parts, const FileDigests& digests, con
       "weights_sha256 = \"{}\"\ntokenizer_sha256 = \"{}\"\ntemplate_sha256 = \"{}\"\n{}{}",
       quoted(parts.architecture), parts.context_tokens, quoted(parts.title),
       quoted(fs::path(request.source).filename()), model_id, digests.weights, digests.tokenizer, digests.chat_template,
-      grid_text(request), sampling);
+      wishes_text(request), sampling);
 }
 
 Result<toml::table> read_record(const fs::path& folder) {
@@ -208,6 +210,12 @@ Result<void> fill_folder(const fs::path& folder, const AddModel& request) {
 }
 
 }  // namespace
+
+Result<std::string> kv_cache_of(const std::string& assets, const std::string& name) {
+  TIE_TRY(fs::path folder, existing_folder(assets, name));
+  TIE_TRY(toml::table table, read_record(folder));
+  return text_of(table, "kv_cache");
+}
 
 std::string model_name_of_file(const std::string& source) {
   fs::path path(source);

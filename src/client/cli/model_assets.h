@@ -27,6 +27,8 @@ struct AddModel {
   std::vector<std::string> sampling;  // KEY=VALUE defaults over those that the model recommends
   bool replace = false;               // another model under the same name gives way
   bool keep_precision = false;        // a folder's matrices stay as they are instead of becoming Q8_0
+  std::string kv_cache;               // "f16", "bf16" or "q8"; empty: the model's usual
+  std::string device;                 // "cpu", "cuda" or "auto"; empty: the CPU
   uint32_t ranks = 1, stages = 1;     // processes that divide each layer, and the layers among them; the owner packs so
 };
 
@@ -34,6 +36,8 @@ struct AddModel {
 // weights under the same name are compiled anew. Errors: kBadRequest (name, options), kAlreadyExists (other weights),
 // and those of reading the model (unsupported quantisation, architecture, vocabulary).
 Result<ModelRecord> add_model(const std::string& assets, const AddModel& request);
+// The record's `kv_cache`; empty when it says nothing.
+Result<std::string> kv_cache_of(const std::string& assets, const std::string& name);
 Result<std::vector<ModelRecord>> list_models(const std::string& assets);
 // Hashes everything again. kCorrupt, naming the file, when it differs from model.toml. Cost: one pass over the weights.
 Result<ModelRecord> verify_model(const std::string& assets, const std::string& name);

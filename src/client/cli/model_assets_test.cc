@@ -117,10 +117,10 @@ TEST_F(ModelAssetsTest, AppliesWhatTheOperatorAsksFor) {
   EXPECT_NE(record.find("temperature = 0.0\ntop_k = 5\n"), std::string::npos) << record;
   EXPECT_EQ(record.find("ranks"), std::string::npos) << record;
 
-  request.ranks = 2, request.stages = 4;
+  request.ranks = 2, request.stages = 4, request.device = "auto";
   ASSERT_TRUE(add_model(assets, request));
   const std::string divided = text_of_file(assets / "models/tiny/model.toml");
-  EXPECT_NE(divided.find("ranks = 2\nstages = 4\n[sampling]\n"), std::string::npos) << divided;
+  EXPECT_NE(divided.find("device = \"auto\"\nranks = 2\nstages = 4\n[sampling]\n"), std::string::npos) << divided;
 
   const auto refusal = [&](AddModel wrong) { return add_model(assets, wrong).error().message; };
   EXPECT_NE(refusal({.source = folder, .name = "x", .context_tokens = 65}).find("exceeds the model's 64"),

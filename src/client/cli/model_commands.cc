@@ -122,8 +122,17 @@ void add_model_commands(CLI::App& app, int& exit_code) {
   add_command->add_flag("--keep-precision", o->add.keep_precision,
                         "keep a folder's F32, F16 or BF16 matrices (default: Q8_0, faster and half the size)");
   add_command
+      ->add_option("--device", o->add.device,
+                   "where the model runs: cpu (default), cuda (an NVIDIA GPU), or auto (the GPU if it is healthy)")
+      ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
+  add_command
       ->add_option("--ranks", o->add.ranks, "divide every layer over so many processes (default 1); all share the CPUs")
       ->check(CLI::Range(1, 64));
+  add_command
+      ->add_option("--kv-cache", o->add.kv_cache,
+                   "keys and values in the cache: q8 (default: half the memory, faster) or f16 (a little closer to the "
+                   "model)")
+      ->check(CLI::IsMember({"q8", "f16", "bf16"}));
   add_command->add_option("--stages", o->add.stages, "divide the layers over so many stages of such processes")
       ->check(CLI::Range(1, 64));
   add_command->callback([o, &exit_code] { exit_code = add(*o); });

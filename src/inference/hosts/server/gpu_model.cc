@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <filesystem>
 
 #include "os/fd.h"
 
@@ -12,14 +13,19 @@ using namespace bones::cuda;
 
 constexpr size_t kMaxKernelBytes = size_t{256} << 20;
 
-Result<Bytes> read_kernels(const std::string& path) {
-  if (path.empty())
-    return fail(Code::kNotFound,
-                "the model lies on the GPU, but this runtime has no --gpu-kernels; install a build with GPU kernels "
-                "(./dev build cuda), or set device = \"cpu\" in model.toml");
-  auto bytes = os::read_file(path, kMaxKernelBytes);
-  if (!bytes) return std::unexpected(std::move(bytes.error()).context("reading the GPU kernels"));
-  return bytes;
+// PREFIX/lib/tie beside PREFIX/libexec/tie/afm-runtime: where a build with GPU kernels installs them.
+std::string installed_kernels() {
+  std::error_code ignored;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  return (self.parent_path().parent_path().parent_path() / "lib/tie/tie_kernels.fatbin").string();
+}
+
+Result<Bytes> read_kernels(const std::string& given) {
+  auto bytes = os::read_file(given.empty() ? installed_kernels() : given, kMaxKernelBytes);
+  if (bytes) return bytes;
+  return std::unexpected(std::move(bytes.error())
+                             .context("the model lies on the GPU, but its kernels cannot be read (install a build with "
+                                      "GPU kernels, or set device = \"cpu\" in model.toml)"));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace tie::runtime_host {
 
 struct GpuFlags {
   std::string driver = "libcuda.so.1";
-  std::string kernels;  // the fat binary that the build makes of kernels.cu
+  std::string kernels;  // the fat binary that the build makes of kernels.cu; empty: the installed one
 };
 
 class GpuModel final : public engine::ForwardModel, private engine::KvDevice {

@@ -66,7 +66,7 @@ int meet(const Comm& comm) {
   while (comm.shared->round.load() == round) {
     for (int rank = 0; rank < comm.ranks; ++rank)
       if (!alive(comm, rank) && comm.shared->round.load() == round) return kRemoteError;
-    ::usleep(200);
+    ::usleep(1000);
   }
   return kSuccess;
 }
