@@ -220,6 +220,7 @@ Result<void> CallService::take_request(Call& call, std::string& id) {
   if (!parsed) return std::unexpected(std::move(parsed.error()));
   auto* engine = engine_.load();
   if (draining_ || !engine) return std::unexpected(kDraining);
+  TIE_CHECK_OK(prompts_.check(parsed->prompt_id, parsed->spec.prompt));
   if (call.requests.size() >= kMaxRequestsPerStream)
     return fail(Code::kOverloaded, "too many requests are in flight on this stream");
   auto output = std::make_shared<RequestOutput>(

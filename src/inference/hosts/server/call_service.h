@@ -20,6 +20,7 @@
 #include "grpc_service.pb.h"
 #include "inference/engine/engine.h"
 #include "inference/hosts/server/kvxfer_service.h"
+#include "inference/hosts/server/registered_prompts.h"
 #include "inference/hosts/server/request_output.h"
 #include "inference/hosts/server/unary_calls.h"
 
@@ -35,6 +36,7 @@ class CallService {
   void set_engine(
       engine::Engine* engine);  // until then calls are refused as not ready; null again before the engine goes
   void set_kvxfer(KvxferService* kvxfer) { kvxfer_ = kvxfer; }  // before the engine; null: no KV transfer
+  void set_prompts(RegisteredPrompts prompts) { prompts_ = std::move(prompts); }  // before the engine
   void step_done();  // the engine's thread, after each step; cheap when nothing is due
   void set_not_ready(const char* why) { not_ready_ = why; }  // what calls hear until there is an engine; a literal
   void drain();  // refuses new calls and requests; calls end when their requests have
@@ -71,6 +73,7 @@ class CallService {
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::atomic<engine::Engine*> engine_{nullptr};
   std::atomic<KvxferService*> kvxfer_{nullptr};
+  RegisteredPrompts prompts_;  // set before the engine, read after it was seen
   std::atomic<const char*> not_ready_{"the runtime is still starting"};
   std::atomic<bool> draining_{false}, stopping_{false};
   std::atomic<uint32_t> open_calls_{0};

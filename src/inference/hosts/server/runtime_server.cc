@@ -51,8 +51,9 @@ Result<std::unique_ptr<RuntimeServer>> RuntimeServer::start(const std::string& m
   return std::unique_ptr<RuntimeServer>(new RuntimeServer(std::move(state)));
 }
 
-void RuntimeServer::serve(std::unique_ptr<engine::EngineCore> core, KvxferService* kvxfer) {
+void RuntimeServer::serve(std::unique_ptr<engine::EngineCore> core, KvxferService* kvxfer, RegisteredPrompts prompts) {
   auto* calls = state_->calls.get();
+  calls->set_prompts(std::move(prompts));
   state_->engine = std::make_unique<engine::Engine>(std::move(core), [calls] { calls->step_done(); });
   calls->set_kvxfer(kvxfer);
   calls->set_engine(state_->engine.get());

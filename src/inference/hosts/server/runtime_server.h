@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "inference/engine/engine_core.h"
+#include "inference/hosts/server/registered_prompts.h"
 
 namespace tie::runtime_host {
 
@@ -20,7 +21,7 @@ class RuntimeServer {
   ~RuntimeServer();
 
   // Starts the engine's thread and turns ready. kvxfer: null, or it outlives the server.
-  void serve(std::unique_ptr<engine::EngineCore> core, KvxferService* kvxfer = nullptr);
+  void serve(std::unique_ptr<engine::EngineCore> core, KvxferService* kvxfer = nullptr, RegisteredPrompts prompts = {});
   // Until serve(): what callers hear instead of "still starting". `why` is a literal; the probe knows "needs_warmup".
   void set_not_ready(const char* why);
   // Not ready from now on: new calls are UNAVAILABLE, new requests NOT_READY. Returns when nothing is in flight, or at
