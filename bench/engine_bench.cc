@@ -22,7 +22,7 @@ using namespace tie::bones;
 using Clock = std::chrono::steady_clock;
 
 struct Options {
-  std::string gguf, kernels, only, exactly, json;
+  std::string gguf, kernels, kv, only, exactly, json;
   uint32_t threads = 2, repeat = 5, chunk = 512;
   double seconds = 0.4;
 };
@@ -87,7 +87,11 @@ struct Bench {
     options.pool = &pool, options.kernels = o.kernels, options.max_batch_rows = std::max(o.chunk, 64u);
     TIE_TRY(Model attached, Model::attach(image_memory.bytes().first(plan.image_bytes()), options));
     model = std::make_unique<Model>(std::move(attached));
-    TIE_TRY(kv.layout, KvLayout::for_model(model->config()));
+    KvType type = usual_kv_type(model->config());
+    if (!o.kv.empty()) {
+      TIE_TRY(type, kv_type_named(o.kv));
+    }
+    TIE_TRY(kv.layout, KvLayout::for_model(model->config(), type));
     TIE_TRY(engine::KvBlockPool pool_memory,
             engine::KvBlockPool::create(kv.layout, kv.layout.blocks_for(kv_tokens) + 64));
     kv_pool.emplace(std::move(pool_memory));
@@ -239,6 +243,7 @@ int main(int argc, char** argv) {
   app.add_option("--gguf", o.gguf)->required();
   app.add_option("--threads", o.threads);
   app.add_option("--kernels", o.kernels);
+  app.add_option("--kv", o.kv, "KV cache: f16, bf16 or q8 (default: the model's usual)");
   app.add_option("--only", o.only, "measure figures whose name contains this");
   app.add_option("--exactly", o.exactly, "measure the figure of this name");
   app.add_option("--repeat", o.repeat);

@@ -105,6 +105,7 @@ Result<void> run(const Options& o) {
                                     .max_sequences = options.limits.max_sequences};
   TIE_TRY(auto attached, bones::Model::attach(image.bytes().first(plan.image_bytes()), model_options));
   engine::BonesModel model(std::move(attached));
+  options.kv_type = bones::usual_kv_type(model.config());
   engine::TokenTable table;
   for (uint32_t id = 0; id < model.config().n_vocab; ++id) table.add("x");
   TIE_TRY(auto core, engine::EngineCore::create(model, std::move(table), std::move(options)));

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/random.h"
+#include "client/cli/model_assets.h"
 #include "inference.pb.h"
 #include "inference/bones/single_sequence.h"
 #include "os/memfd.h"
@@ -17,7 +18,8 @@ namespace {
 constexpr int kWords = 16;
 constexpr size_t kLettersEachSide = 7;
 constexpr size_t kTurnKeyBytes = 32;
-constexpr uint32_t kLineStep = 8;   // every eighth dimension's line of a key group
+constexpr size_t kLineBytes = 32;
+constexpr uint32_t kLineStep = 8;   // every eighth line of a key group
 constexpr uint32_t kMaxGroups = 4;  // groups of tokens whose rows are looked for
 
 std::string random_word() {
@@ -57,22 +59,22 @@ Bytes copied(std::span<const std::byte> block, size_t at, size_t size) {
   return Bytes(from, from + size);
 }
 
-// Lines of keys (16 tokens of one dimension) and rows of values (one token), of the first, middle and last layer.
+// Lines of a group's keys and the beginning of its values, as the cache keeps them, of the first, middle and last
+// layer.
 void copy_rows(const bones::SingleSequence& sequence, Span words, CanaryContent& out) {
   const bones::KvLayout& layout = sequence.kv_layout();
   const uint32_t group = bones::kKvGroupTokens;
-  const size_t line = group * layout.element_bytes(), row = layout.head_dim * layout.element_bytes();
+  const size_t line = kLineBytes, row = layout.head_dim * layout.element_bytes();
   uint32_t first = (words.begin + group - 1) / group, last = words.end / group;
   for (uint32_t g = first; g < std::min(last, first + kMaxGroups); ++g) {
     auto block = sequence.kv_block(g * group / layout.block_tokens);
     uint32_t token = g * group % layout.block_tokens;
     for (uint32_t layer : {0u, layout.n_layers / 2, layout.n_layers - 1})
       for (uint32_t head : {0u, layout.n_kv_heads - 1}) {
-        size_t keys = layer * layout.layer_bytes() + head * layout.head_bytes();
-        size_t values = keys + layout.head_bytes() / 2;
-        for (uint32_t d = 0; d < layout.head_dim; d += kLineStep)
-          out.k_rows.push_back(copied(block, keys + token * row + d * line, line));
-        out.v_rows.push_back(copied(block, values + token * row, row));
+        size_t record = layer * layout.layer_bytes() + head * layout.head_bytes();
+        for (size_t at = 0; at < layout.group_bytes(); at += kLineStep * line)
+          out.k_rows.push_back(copied(block, record + layout.keys_at(token / group) + at, line));
+        out.v_rows.push_back(copied(block, record + layout.values_at(token / group), row));
       }
   }
 }
@@ -105,6 +107,11 @@ Result<CanaryContent> make_canary(const std::string& assets, const std::string& 
   options.n_threads = std::max(1u, std::thread::hardware_concurrency());
   options.max_tokens = static_cast<uint32_t>(ids.size()) + 1;
   options.logit_rows = 1;
+  options.kv_type.reset();
+  TIE_TRY(const std::string kv_cache, kv_cache_of(assets, model));
+  if (!kv_cache.empty()) {
+    TIE_TRY(options.kv_type, bones::kv_type_named(kv_cache));
+  }
   TIE_TRY(auto sequence, bones::SingleSequence::from_gguf(view(weights), options));
   TIE_TRY(auto logits, sequence.append(ids));
   (void)logits;

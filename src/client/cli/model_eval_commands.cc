@@ -53,6 +53,7 @@ Result<bones::SingleSequence> open_model(const os::Mapping& file, const EvalOpti
   options.chunk_rows = o.chunk;
   options.logit_rows = logit_rows;
   options.max_tokens = max_tokens;
+  options.kv_type.reset();
   if (!o.kv.empty()) {
     TIE_TRY(options.kv_type, bones::kv_type_named(o.kv));
   }

@@ -21,6 +21,8 @@ inline constexpr uint32_t kKvGroupTokens = 16;  // tokens that share a key line;
 // "f16", "bf16", "q8", as models and tools name them; another name is kBadRequest.
 Result<KvType> kv_type_named(std::string_view name);
 std::string_view kv_type_name(KvType type);
+// What a model gets on the CPU when nothing else is asked for: q8 where its heads allow it, else f16.
+KvType usual_kv_type(const ModelConfig& config);
 
 struct KvLayout {
   KvType type = KvType::kF16;
@@ -45,6 +47,19 @@ struct KvLayout {
   // Everything two processes must agree on before a block moves between them, as text for a hash ("layout_id"): packing
   // version, type, sizes.
   std::string layout_id_input() const;
+
+  // Where the keys and values of 16 tokens begin in a head's record, and how long they are without scales.
+  size_t keys_at(uint32_t group) const { return group * group_stride(); }
+  size_t values_at(uint32_t group) const {
+    return type == KvType::kQ8 ? keys_at(group) + group_bytes() + kKvGroupTokens * sizeof(float)
+                               : head_bytes() / 2 + keys_at(group);
+  }
+  size_t group_bytes() const { return kKvGroupTokens * head_dim * element_bytes(); }
+
+ private:
+  size_t group_stride() const {
+    return type == KvType::kQ8 ? 2 * group_bytes() + kKvGroupTokens * scale_bytes() : group_bytes();
+  }
 };
 
 // The pool the engine owns. Block b is base + b * block_bytes(). Blocks must be zero or finite when first used (fresh

@@ -65,7 +65,7 @@ Result<SingleSequence> SingleSequence::from_gguf(ByteView gguf, const SingleSequ
   s->model = std::make_unique<Model>(std::move(model));
   const ModelConfig& config = s->model->config();
   s->options.max_tokens = std::min(options.max_tokens, config.context_length);
-  TIE_TRY(s->kv.layout, KvLayout::for_model(config, options.kv_type));
+  TIE_TRY(s->kv.layout, KvLayout::for_model(config, options.kv_type.value_or(usual_kv_type(config))));
   s->kv.n_blocks = s->kv.layout.blocks_for(s->options.max_tokens);
   s->kv_memory.resize(s->kv.n_blocks * s->kv.layout.block_bytes() + 64);
   s->kv.base = s->kv_memory.data() + (64 - reinterpret_cast<uintptr_t>(s->kv_memory.data()) % 64) % 64;

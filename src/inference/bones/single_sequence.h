@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,11 +17,11 @@ namespace tie::bones {
 
 struct SingleSequenceOptions {
   uint32_t n_threads = 2;
-  std::string kernels;         // empty = the best
-  uint32_t max_tokens = 4096;  // of the sequence; at most the model's context
-  uint32_t chunk_rows = 512;   // rows of one forward pass
-  uint32_t logit_rows = 64;    // rows of logits kept at a time
-  KvType kv_type = KvType::kF16;
+  std::string kernels;                           // empty = the best
+  uint32_t max_tokens = 4096;                    // of the sequence; at most the model's context
+  uint32_t chunk_rows = 512;                     // rows of one forward pass
+  uint32_t logit_rows = 64;                      // rows of logits kept at a time
+  std::optional<KvType> kv_type = KvType::kF16;  // empty: as a node runs the model (usual_kv_type)
 };
 
 class SingleSequence {

@@ -49,7 +49,8 @@ std::vector<std::byte> block_of(std::span<const int32_t> tokens, uint32_t index)
 // Serves kvxfer.sock on one connection.
 class FakeRuntime {
  public:
-  FakeRuntime(os::Fd socket, uint8_t release) : release_(release), socket_(std::move(socket)) {
+  FakeRuntime(os::Fd socket, uint8_t release, uint8_t layout)
+      : release_(release), layout_(layout), socket_(std::move(socket)) {
     thread_ = std::thread([this] { serve(); });
   }
   ~FakeRuntime() { thread_.join(); }
@@ -91,7 +92,7 @@ class FakeRuntime {
       v1::KvxferReply reply;
       reply.set_model_id(std::string(32, 'm'));
       reply.set_release_id(std::string(32, static_cast<char>(release_)));
-      reply.set_layout_id(std::string(32, 'l'));
+      reply.set_layout_id(std::string(32, static_cast<char>(layout_)));
       reply.set_block_tokens(kBlockTokens);
       reply.set_block_bytes(kBlockBytes);
       int fd = -1;
@@ -103,7 +104,7 @@ class FakeRuntime {
                                .block_bytes = kBlockBytes};
         d.model_id.fill('m');
         d.release_id.fill(release_);
-        d.layout_id.fill('l');
+        d.layout_id.fill(layout_);
         first_ = wanted.first_token() / kBlockTokens;
         export_ = std::move(*cache::KvProducer::create(d));
         fd = export_->fd();
@@ -112,7 +113,7 @@ class FakeRuntime {
       if (!os::send_message(socket_.get(), reply, Deadline::in_ms(1000), fds)) return;
     }
   }
-  const uint8_t release_;
+  const uint8_t release_, layout_;
   os::Fd socket_;
   std::optional<cache::KvConsumer> import_;
   std::optional<cache::KvProducer> export_;
@@ -171,13 +172,15 @@ class ConversationTest : public ::testing::Test {
     uint32_t cached = 0;
     ~Turn() { cache.reset(); }  // hangs up on the runtime, which ends its thread
   };
-  std::unique_ptr<Turn> begin(const Tokens& prompt, const Tokens& answer, TurnKeys turn_keys, uint8_t release = 'r') {
+  std::unique_ptr<Turn> begin(const Tokens& prompt, const Tokens& answer, TurnKeys turn_keys, uint8_t release = 'r',
+                              uint8_t layout = 'l') {
     auto turn = std::make_unique<Turn>();
     // KvLink connects by path.
     std::string path = folder_ + "/" + random_hex(4);
     auto listener = *os::listen_unix(path);
     auto link = *KvLink::connect(path);
-    turn->runtime = std::make_unique<FakeRuntime>(*os::accept_unix(listener.get(), Deadline::in_ms(1000)), release);
+    turn->runtime =
+        std::make_unique<FakeRuntime>(*os::accept_unix(listener.get(), Deadline::in_ms(1000)), release, layout);
     turn->tokens = join(prompt, answer);
     turn->cache = std::make_unique<ConversationCache>(std::move(link), connect_store(), std::move(turn_keys));
     turn->handles = turn->cache->begin(prompt, prompt.size() + answer.size() + 40);
@@ -189,8 +192,9 @@ class ConversationTest : public ::testing::Test {
     return turn;
   }
   void finish(Turn& turn) { turn.cache->finish(turn.tokens, turn.runtime->exported()); }
-  uint32_t run(const Tokens& prompt, const Tokens& answer, TurnKeys turn_keys, uint8_t release = 'r') {
-    auto turn = begin(prompt, answer, std::move(turn_keys), release);
+  uint32_t run(const Tokens& prompt, const Tokens& answer, TurnKeys turn_keys, uint8_t release = 'r',
+               uint8_t layout = 'l') {
+    auto turn = begin(prompt, answer, std::move(turn_keys), release, layout);
     finish(*turn);
     return turn->cached;
   }
@@ -333,6 +337,14 @@ TEST_F(ConversationTest, AnotherReleaseOpensNothingAndWritesAnew) {
   Tokens prompt = join(join(kFirst, kAnswer), kSecond);
   EXPECT_EQ(run(prompt, words(30, 4), keys(1, 1), 'x'), 0u);
   EXPECT_EQ(run(join(prompt, words(30, 4)), words(4, 5), keys(1, 1), 'x'), 176u);
+}
+
+// As when a release or model.toml changes the type of the KV cache.
+TEST_F(ConversationTest, AnotherLayoutOfTheCacheOpensNothingAndWritesAnew) {
+  run(kFirst, kAnswer, keys(0, 1));
+  Tokens prompt = join(join(kFirst, kAnswer), kSecond);
+  EXPECT_EQ(run(prompt, words(30, 4), keys(1, 1), 'r', 'q'), 0u);
+  EXPECT_EQ(run(join(prompt, words(30, 4)), words(4, 5), keys(1, 1), 'r', 'q'), 176u);
 }
 
 TEST_F(ConversationTest, ATamperedFirstSegmentIsAColdEvaluation) {

@@ -13,6 +13,7 @@
 #include <toml++/toml.h>
 
 #include "base/clock.h"
+#include "inference/bones/kv_layout.h"
 #include "inference/bones/thread_pool.h"
 #include "inference/bones/weights_image.h"
 #include "os/log.h"
@@ -191,6 +192,15 @@ Result<DeviceWish> device_of(const std::string& folder) {
   return fail(Code::kBadRequest, folder + "/" + kRecordFile + ": device must be \"cpu\", \"cuda\" or \"auto\"");
 }
 
+Result<std::string> kv_cache_of(const std::string& folder) {
+  TIE_TRY(const toml::table record, read_record(folder));
+  if (!record.contains("kv_cache")) return std::string();
+  const std::string wish = record["kv_cache"].value_or(std::string());
+  if (auto known = bones::kv_type_named(wish); !known)
+    return std::unexpected(std::move(known.error()).context(folder + "/" + kRecordFile + ": kv_cache"));
+  return wish;
+}
+
 Result<LoadedModel> load_model(const std::string& name, const std::string& folder, bones::ThreadPool* pool,
                                GpuHost* gpu) {
   if (!valid_model_name(name))
@@ -199,6 +209,7 @@ Result<LoadedModel> load_model(const std::string& name, const std::string& folde
   LoadedModel out;
   out.name = name;
   TIE_TRY(out.grid, grid_of(folder));
+  TIE_TRY(out.kv_cache, kv_cache_of(folder));
   TIE_TRY(const DeviceWish wish, device_of(folder));
   TIE_TRY(const bool on_gpu, goes_to_gpu(name, wish, gpu));
   TIE_CHECK_OK(load_tokenizer(folder + "/" + kTokenizerFile, out));

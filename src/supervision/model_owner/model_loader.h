@@ -43,6 +43,7 @@ struct LoadedModel {
   ModelDigests digests;
   crypto::Digest model_id{};
   uint32_t context_tokens = 0;
+  std::string kv_cache;  // as kv_cache_of
   int64_t load_ms = 0;
   std::shared_ptr<prefix::PoolOwner> pool;  // the model's system-prompt prefix cache; null when the owner serves none
 };
@@ -55,6 +56,11 @@ Result<bones::RankPlace> grid_of(const std::string& folder);
 // kBadRequest for anything else.
 enum class DeviceWish { kCpu, kCuda, kAuto };
 Result<DeviceWish> device_of(const std::string& folder);
+
+// What a folder's model.toml wants its KV cache to be (`kv_cache`: "f16", "bf16" or "q8"; empty when it says nothing).
+// kBadRequest for anything else.
+Result<std::string> kv_cache_of(const std::string& folder);
+
 // Errors: kNotFound / kIo (a file is missing), kCorrupt and kUnsupportedFeature (from bones), kTooLarge, those of the
 // GPU when the model must go there. `pool` is used for packing only. Without `gpu` "auto" is the CPU.
 Result<LoadedModel> load_model(const std::string& name, const std::string& folder, bones::ThreadPool* pool,

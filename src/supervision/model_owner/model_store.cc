@@ -36,11 +36,12 @@ std::string fingerprint_of(const std::string& folder, const std::string& prompts
     out += path + "\n";
   };
   for (const char* file : {kWeightsFile, kTokenizerFile, kTemplateFile}) add(folder + "/" + file);
-  // Of model.toml only the ranks and the device concern the owner.
+  // Of model.toml only the ranks, the device and the KV cache concern the owner.
   if (auto grid = grid_of(folder); grid && !grid->alone())
     out += std::to_string(grid->tensor_ranks) + "x" + std::to_string(grid->stages) + "\n";
   if (auto wish = device_of(folder); wish && *wish != DeviceWish::kCpu)
     out += *wish == DeviceWish::kCuda ? "cuda\n" : "auto\n";
+  if (auto kv = kv_cache_of(folder); kv && !kv->empty()) out += "kv " + *kv + "\n";
   std::error_code error;
   std::vector<std::string> prompts;
   for (const auto& entry : std::filesystem::directory_iterator(prompts_folder, error))

@@ -184,6 +184,7 @@ Result<OwnerServer::Answer> OwnerServer::attach_model(const v1::OwnerRequest& re
   v1::ModelHandle& handle = *out.reply.mutable_model();
   handle.set_tensor_ranks(grid.tensor_ranks);
   handle.set_stages(grid.stages);
+  handle.set_kv_cache(out.model->kv_cache);
   handle.set_model(out.model->name);
   handle.set_model_id(out.model->model_id.data(), out.model->model_id.size());
   handle.set_release_id(options_.release_id.data(), options_.release_id.size());

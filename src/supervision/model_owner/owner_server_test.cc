@@ -29,8 +29,9 @@ os::Fd sealed_memory(std::string_view text) {
   return fd;
 }
 
-Result<LoadedModel> tiny_model(const std::string& name, const std::string&) {
+Result<LoadedModel> tiny_model(const std::string& name, const std::string& folder) {
   LoadedModel model;
+  TIE_TRY(model.kv_cache, kv_cache_of(folder));
   model.name = name;
   model.weights = sealed_memory("weights");
   model.tokenizer = sealed_memory("tokenizer");
@@ -142,6 +143,22 @@ TEST_F(ServerTest, ReadsTheRanksOfAModelFromItsRecord) {
     write(wrong);
     EXPECT_EQ(grid_of(folder).error().code, Code::kBadRequest) << wrong;
   }
+}
+
+TEST_F(ServerTest, HandsOnWhatARecordWantsTheKvCacheToBe) {
+  const std::string folder = folder_ + "/models/m", record = folder + "/model.toml";
+  EXPECT_EQ(kv_cache_of(folder).value(), "");
+  auto write = [&](const char* text) { EXPECT_TRUE(os::write_file_atomic(record, as_bytes(std::string_view(text)))); };
+  for (const char* wrong : {"kv_cache = \"q4\"", "kv_cache = 8", "kv_cache = \"\""}) {
+    write(wrong);
+    EXPECT_EQ(kv_cache_of(folder).error().code, Code::kBadRequest) << wrong;
+  }
+  write("kv_cache = \"f16\"");
+  start();
+  os::Fd socket = connect();
+  auto first = ask(socket.get(), attach("m"));
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->message.model().kv_cache(), "f16");
 }
 
 TEST_F(ServerTest, StatusTellsStatesCountersAndTheInstance) {

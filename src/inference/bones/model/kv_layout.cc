@@ -12,6 +12,10 @@ Result<KvType> kv_type_named(std::string_view name) {
   return fail(Code::kBadRequest, "a KV cache is f16, bf16 or q8, not \"" + std::string(name) + "\"");
 }
 
+KvType usual_kv_type(const ModelConfig& config) {
+  return config.head_dim % 16 == 0 ? KvType::kQ8 : KvType::kF16;
+}
+
 Result<KvLayout> KvLayout::for_model(const ModelConfig& config, KvType type, uint32_t block_tokens) {
   if (block_tokens != 16 && block_tokens != 32 && block_tokens != 64 && block_tokens != 128)
     return fail(Code::kBadRequest, "a KV block holds 16, 32, 64 or 128 tokens");

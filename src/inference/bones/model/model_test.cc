@@ -8,6 +8,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <tuple>
 
 #include "inference/bones/kernels/kernel_choice.h"
 #include "inference/bones/testing/tiny_model.h"
@@ -137,14 +138,31 @@ TEST_P(Architectures, EveryQuantisationGivesTheReferencesLogitsOnEveryKernelSet)
   }
 }
 
-TEST_P(Architectures, ALogitRowIsTheSameInAnyBatchAndAnyChunking) {
-  TinyModelOptions o = with_wide_heads(options_for(GetParam(), TensorType::kQ4_1));
+TEST_P(Architectures, AnEightBitCacheGivesTheReferencesLogitsOnEveryKernelSet) {
+  TinyModelOptions o = options_for(GetParam(), TensorType::kQ4_1);
   o.n_layers = GetParam() == "gemma3" ? 6 : 2;
+  o.head_dim = 48;  // turned in parts of 16
+  std::mt19937 random(8);
+  const auto tokens = random_tokens(random, 30);
+  Rig reference(o, "reference", 1, 64, KvType::kQ8);
+  const Rows expected = alone(reference, tokens);
+  for (std::string_view name : available_kernel_sets()) {
+    Rig rig(o, name, 2, 64, KvType::kQ8);
+    EXPECT_EQ(alone(rig, tokens), expected) << GetParam() << " kernels " << name;
+  }
+}
+
+class Batches : public ::testing::TestWithParam<std::tuple<std::string, KvType>> {};
+
+TEST_P(Batches, ALogitRowIsTheSameInAnyBatchAndAnyChunking) {
+  const auto& [architecture, kv] = GetParam();
+  TinyModelOptions o = with_wide_heads(options_for(architecture, TensorType::kQ4_1));
+  o.n_layers = architecture == "gemma3" ? 6 : 2;
   std::mt19937 random(11);
   for (std::string_view name : available_kernel_sets()) {
     if (name == "reference") continue;
-    Rig rig(o, name, 2, 128);
-    for (int trial = 0; trial < 4; ++trial) {
+    Rig rig(o, name, 2, 128, kv);
+    for (int trial = 0; trial < 3; ++trial) {
       std::vector<Sequence> all(1 + random() % 6);
       std::vector<Rows> expected;
       std::vector<uint32_t> blocks(rig.kv.n_blocks);
@@ -173,7 +191,7 @@ TEST_P(Architectures, ALogitRowIsTheSameInAnyBatchAndAnyChunking) {
         if (std::accumulate(rows.begin(), rows.end(), 0u) > 0) step(rig, all, rows);
       }
       for (size_t i = 0; i < all.size(); ++i)
-        ASSERT_EQ(all[i].logits, expected[i]) << GetParam() << " " << name << " sequence " << i;
+        ASSERT_EQ(all[i].logits, expected[i]) << architecture << " " << name << " sequence " << i;
     }
   }
 }
@@ -194,17 +212,24 @@ TEST_P(Architectures, ALongPromptIsTheSameInOneChunkOrMany) {
 INSTANTIATE_TEST_SUITE_P(All, Architectures,
                          ::testing::Values("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3"));
 
+INSTANTIATE_TEST_SUITE_P(All, Batches,
+                         ::testing::Combine(::testing::Values("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3",
+                                                              "phi3"),
+                                            ::testing::Values(KvType::kF16, KvType::kQ8)));
+
 TEST(Model, LogitsDoNotDependOnTheNumberOfThreads) {
   TinyModelOptions o;
   std::mt19937 random(3);
   const auto tokens = random_tokens(random, 200);
-  Rig one(o, {}, 1), three(o, {}, 3);
-  EXPECT_EQ(alone(one, tokens), alone(three, tokens));
-  EXPECT_EQ(alone(one, tokens, 1), alone(three, tokens, 7));  // long decode spreads its key blocks over threads
+  for (KvType kv : {KvType::kF16, KvType::kQ8}) {
+    Rig one(o, {}, 1, 64, kv), three(o, {}, 3, 64, kv);
+    EXPECT_EQ(alone(one, tokens), alone(three, tokens));
+    EXPECT_EQ(alone(one, tokens, 1), alone(three, tokens, 7));  // long decode spreads its key blocks over threads
+  }
 }
 
 TEST(Model, ACopiedBlockRecordContinuesTheSequence) {
-  Rig rig(TinyModelOptions{});
+  Rig rig(TinyModelOptions{}, {}, 2, 64, KvType::kQ8);
   std::mt19937 random(5);
   const auto tokens = random_tokens(random, 50);
   const Rows expected = alone(rig, tokens);
@@ -270,6 +295,21 @@ TEST(Model, RefusesEveryMalformedBatch) {
   other.layout.n_layers = 3;
   const SequenceSpan span{0, 3, 0, table};
   EXPECT_FALSE(rig.model->forward({tokens, {&span, 1}, {}, {}}, other));
+}
+
+TEST(Model, EightBitsNeedHeadsOfAMultipleOf16) {
+  ModelConfig config;
+  config.n_layers = 1, config.n_kv_heads = 2, config.head_dim = 24;
+  EXPECT_FALSE(KvLayout::for_model(config, KvType::kQ8));
+  EXPECT_EQ(usual_kv_type(config), KvType::kF16);
+  config.head_dim = 64;
+  EXPECT_EQ(usual_kv_type(config), KvType::kQ8);
+  const auto layout = *KvLayout::for_model(config, KvType::kQ8), f16 = *KvLayout::for_model(config);
+  EXPECT_EQ(layout.token_bytes(), 2u * (2 * 64 + 8));
+  EXPECT_EQ(layout.values_at(1) + layout.group_bytes() + 64, layout.head_bytes());
+  EXPECT_EQ(f16.values_at(1) + f16.group_bytes(), f16.head_bytes());
+  EXPECT_NE(layout.layout_id_input(), f16.layout_id_input());
+  EXPECT_FALSE(kv_type_named("q4"));
 }
 
 TEST(Model, RefusesUnknownKernelsAndMissingPool) {

@@ -34,7 +34,7 @@ constexpr int64_t kIdleWaitMs = 3'600'000;
 constexpr int64_t kPrefixWatchMs = 500;
 
 struct Flags {
-  std::string model, socket, owner_socket, kvxfer_socket, weights, tokenizer, kernels;
+  std::string model, socket, owner_socket, kvxfer_socket, weights, tokenizer, kernels, kv_cache;
   uint32_t threads = 0, max_batch = 64, kv_mib = 512, max_rows = 512;
   runtime_host::GpuFlags gpu;
   int64_t attach_deadline_ms = 60'000, drain_limit_ms = 15 * 60 * 1000;
@@ -45,7 +45,15 @@ struct LoadedModel {
   std::unique_ptr<bones::ThreadPool> pool;
   std::unique_ptr<engine::ForwardModel> model;
   std::unique_ptr<runtime_host::GrammarEngine> grammars;
+  bones::KvType kv_type = bones::KvType::kF16;
 };
+
+// What the operator asked for, else what the model usually gets; in GPU memory that is f16.
+Result<bones::KvType> kv_type_of(const Flags& flags, const LoadedModel& loaded) {
+  const std::string& asked = flags.kv_cache.empty() ? loaded.memory.kv_cache : flags.kv_cache;
+  if (!asked.empty()) return bones::kv_type_named(asked);
+  return loaded.memory.gpu ? bones::KvType::kF16 : bones::usual_kv_type(loaded.model->config());
+}
 
 Result<LoadedModel> load(const Flags& flags, int stop_fd, os::EndStep& step) {
   LoadedModel out;
@@ -97,7 +105,7 @@ Result<runtime_host::PrefixContext> prefix_context(const Flags& flags, const Loa
                                       loaded.memory.release_id, {},          {}};
   context.kv_order = loaded.model->kv_order();
   engine::EngineOptions defaults;
-  TIE_TRY(context.layout, bones::KvLayout::for_model(loaded.model->config(), defaults.kv_type, defaults.block_tokens));
+  TIE_TRY(context.layout, bones::KvLayout::for_model(loaded.model->config(), loaded.kv_type, defaults.block_tokens));
   context.grid = loaded.memory.grid;
   TIE_TRY(context.shards, runtime_host::KvShards::of(loaded.model->config(), context.grid, context.layout));
   return context;
@@ -134,6 +142,7 @@ Result<std::unique_ptr<engine::EngineCore>> make_core(const Flags& flags, Loaded
   options.limits.max_rows = flags.max_rows;
   options.limits.max_sequences = flags.max_batch;
   options.kv_bytes = size_t{flags.kv_mib} << 20;
+  options.kv_type = loaded.kv_type;
   options.pool = loaded.pool.get();
   options.prefix = prefix;
   return engine::EngineCore::create(*loaded.model, std::move(table), std::move(options));
@@ -178,6 +187,7 @@ Result<void> run(const Flags& flags, os::EndStep& step) {
   }
   step = os::EndStep::kRestoringPrefix;
   runtime_host::PrefixStart prefix;
+  TIE_TRY(loaded->kv_type, kv_type_of(flags, *loaded));
   TIE_TRY(auto context_of_prefix, prefix_context(flags, *loaded));
   if (!flags.owner_socket.empty()) {
     TIE_TRY(prefix, runtime_host::start_prefix(context_of_prefix));
@@ -188,12 +198,17 @@ Result<void> run(const Flags& flags, os::EndStep& step) {
   TIE_TRY(auto core, make_core(flags, *loaded, prefix.source.get()));
   uint32_t context = core->context();
   TIE_TRY(kvxfer, start_kvxfer(std::move(kvxfer_listener), context_of_prefix, context));
-  server->serve(std::move(core), kvxfer.get());
+  runtime_host::RegisteredPrompts prompts;
+  if (!flags.owner_socket.empty()) {
+    TIE_TRY(prompts, runtime_host::RegisteredPrompts::from_owner(flags.owner_socket, flags.model));
+  }
+  server->serve(std::move(core), kvxfer.get(), std::move(prompts));
   TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
   os::notify_ready();
   step = os::EndStep::kServing;
-  TIE_LOG("afm-runtime", "ready after {} ms: {} kernels, {} threads, context of {} tokens", monotonic_ms() - began_ms,
-          os::LogWord(loaded->model->kernels()), loaded->pool->size(), context);
+  TIE_LOG("afm-runtime", "ready after {} ms: {} kernels, {} threads, {} KV, context of {} tokens",
+          monotonic_ms() - began_ms, os::LogWord(loaded->model->kernels()), loaded->pool->size(),
+          os::LogWord(bones::kv_type_name(loaded->kv_type)), context);
   if (const std::string_view note = bones::kernel_set_note(); !note.empty())
     TIE_LOG("afm-runtime", "the kernel set amx is not used: {}", os::LogWord(note));
   if (prefix.source != nullptr)
@@ -237,9 +252,10 @@ int main(int argc, char** argv) {
   app.add_option("--threads", flags.threads, "compute threads (default: one for each CPU)")->check(CLI::Range(1, 256));
   app.add_option("--max-batch", flags.max_batch, "most sequences computed at once")->check(CLI::Range(1, 1024));
   app.add_option("--max-rows", flags.max_rows, "most tokens in one forward pass")->check(CLI::Range(16, 65536));
+  app.add_option("--kv-cache", flags.kv_cache, "keys and values: f16, bf16 or q8 (default: model.toml's, else q8)");
   app.add_option("--kv-mib", flags.kv_mib, "memory for keys and values")->check(CLI::Range(1, 1 << 20));
   app.add_option("--kernels", flags.kernels, "kernel set; default: the best this CPU has");
-  app.add_option("--gpu-kernels", flags.gpu.kernels, "for a model on a GPU: the kernels that the build compiled");
+  app.add_option("--gpu-kernels", flags.gpu.kernels, "for a model on a GPU: its kernels (default: PREFIX/lib/tie)");
   app.add_option("--cuda-driver", flags.gpu.driver, "for a model on a GPU: the CUDA driver's library");
   app.add_option("--attach-deadline-ms", flags.attach_deadline_ms, "how long to wait for the owner")
       ->check(CLI::Range(100, 600'000));

@@ -52,6 +52,7 @@ Result<AttachedModel> attach_once(const std::string& owner_socket, const std::st
   if (!handle.release_id().empty()) {
     TIE_TRY(attached.release_id, crypto::digest_from(as_bytes(handle.release_id()), "release id"));
   }
+  attached.kv_cache = handle.kv_cache();
   if (!handle.gpu_handle().empty()) {
     GpuShare share;
     if (handle.gpu_handle().size() != share.handle.size() || handle.gpu_bytes() == 0)

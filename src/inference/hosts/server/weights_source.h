@@ -26,6 +26,7 @@ struct AttachedModel {
   os::Mapping tokenizer;                    // a vocabulary image (text/vocab_image.h)
   bones::RankPlace grid;                    // what the owner has packed the weights for
   std::vector<os::Fd> later_ranks;          // the sealed images of ranks 1, 2, ...
+  std::string kv_cache;                     // the KV cache's type as model.toml names it; empty: the usual
   crypto::Digest model_id{}, release_id{};  // as the owner says; zero without one
 };
 

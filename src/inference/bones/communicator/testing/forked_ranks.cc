@@ -54,7 +54,7 @@ Result<ForkedRanks> ForkedRanks::start(ByteView gguf, const ForkedRanksOptions& 
   RankLimits limits = rank_limits(plan.config(), o.grid, model_options(o, nullptr));
   limits.threads_per_rank = o.threads_per_rank;
   TIE_TRY(RankSegment created, RankSegment::create(limits));
-  TIE_TRY(out.kv_.layout, KvLayout::for_model(plan.config()));
+  TIE_TRY(out.kv_.layout, KvLayout::for_model(plan.config(), o.kv_type));
   out.kv_.n_blocks = out.kv_.layout.blocks_for(o.kv_tokens);
   TIE_TRY(out.kv_fd_, os::create_memfd("tie-rank-kv", out.kv_.n_blocks * out.kv_.layout.block_bytes()));
   TIE_TRY(out.kv_memory_, os::Mapping::read_write(out.kv_fd_.get()));

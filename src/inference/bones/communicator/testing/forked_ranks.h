@@ -19,6 +19,7 @@ struct ForkedRanksOptions {
   std::string kernels;
   uint32_t max_batch_rows = 64, max_logit_rows = 64, max_sequences = 8;
   uint32_t kv_tokens = 512;
+  KvType kv_type = KvType::kF16;
   bool own_cpus = false;  // each rank's threads stay on CPUs of their own
 };
 
