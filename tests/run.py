@@ -1,7 +1,7 @@
 """Runs the test suites and adds up what they say. Called by `./dev test`; needs a built tree and the Python environment of `./dev deps --tests`.
 
 Suites: unit (GoogleTest programs), asan (the same, sanitized), rust (cargo test), rules (house rules, link rules), integration, sandbox, e2e, golden
-(pytest), supervision (faults and recycles under load, the search for what requests left, signed assets, metrics), fuzz (each target for a few seconds); by name only: systemd (boots the Debian package), leaks (timing between users, sizes on the wire). The last line is `N passed, N failed, N skipped`; before it, what was skipped and why.
+(pytest), supervision (faults and recycles under load, the search for what requests left, signed assets, metrics), fuzz (each target for a few seconds); by name only: tsan (what shares memory without locks, under ThreadSanitizer), systemd (boots the Debian package), leaks (timing between users, sizes on the wire). The last line is `N passed, N failed, N skipped`; before it, what was skipped and why.
 TIE_REQUIRE_ALL=1 makes a skip a failure.
 """
 import argparse
@@ -17,7 +17,8 @@ import xml.etree.ElementTree as ET
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SUITES = ["rules", "unit", "rust", "integration", "sandbox", "golden", "e2e", "supervision", "fuzz"]
-EXTRA_SUITES = ["asan", "systemd", "leaks"]  # by name only: a boot of the Debian package; timing and size measurements
+EXTRA_SUITES = ["asan", "tsan", "systemd", "leaks"]  # by name only: a boot of the Debian package; timing and size measurements
+TSAN_PROGRAMS = ["bones_ranks_test"]  # threads over one memory without locks
 PROGRAM_LIMIT_S = 900
 # A fixed seed: the same inputs in every run, so that a change is judged by what it did. `./dev fuzz` explores.
 FUZZ_OPTIONS = ["-max_total_time=5", "-seed=20261130", "-rss_limit_mb=2048", "-timeout=10"]
@@ -37,10 +38,10 @@ class Tally:
         self.skipped += other.skipped
 
 
-def run_gtest(program, name_filter, label):
+def run_gtest(program, name_filter, label, before=()):
     tally = Tally()
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
-        command = [str(program), f"--gtest_output=json:{report.name}", "--gtest_brief=1"]
+        command = [*before, str(program), f"--gtest_output=json:{report.name}", "--gtest_brief=1"]
         if name_filter:
             command.append(f"--gtest_filter=*{name_filter}*")
         started = time.time()
@@ -84,6 +85,17 @@ def run_programs(folder, name_filter, label="", leave_out=()):
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
         for one in pool.map(lambda p: run_gtest(p, name_filter, label), programs):
             tally.add(one)
+    return tally
+
+
+def run_tsan(name_filter):
+    tally = Tally()
+    for name in TSAN_PROGRAMS:
+        program = ROOT / "build/tsan/tests" / name
+        if not program.exists():
+            tally.failed.append(f"tsan/{name} is not built: ./dev build tsan, or cmake --preset tsan && ninja -C build/tsan {name}")
+            continue
+        tally.add(run_gtest(program, name_filter, "tsan/", before=["setarch", "-R"]))  # its shadow memory does not fit every random layout
     return tally
 
 
@@ -181,6 +193,8 @@ def main():
         started = time.time()
         if suite == "unit":
             tally = run_programs(ROOT / "build/release/tests", options.name)
+        elif suite == "tsan":
+            tally = run_tsan(options.name)
         elif suite == "asan":
             tally = run_programs(ROOT / "build/asan/tests", options.name, "asan/", leave_out={"bones_golden_test"})
         elif suite == "rust":
