@@ -164,7 +164,10 @@ Result<LauncherFlags> parse_launcher_flags(const std::vector<std::string>& argum
   LauncherFlags out;
   std::string file = first.config_file;
   if (file.empty() && ::access("/etc/tie/node.toml", R_OK) == 0) file = "/etc/tie/node.toml";
-  if (!file.empty()) TIE_CHECK_OK(read_node_config(file, out.config));
+  if (!file.empty()) {
+    TIE_CHECK_OK(read_node_config(file, out.config));
+    TIE_CHECK_OK(check_node_config(out.config));  // a wrong line is wrong even where the command line overrides it
+  }
   TIE_CHECK_OK(parse_into(out, arguments));
   TIE_CHECK_OK(check_node_config(out.config));
   return out;

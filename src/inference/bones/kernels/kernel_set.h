@@ -102,6 +102,7 @@ struct KernelSet {
   void (*attend_block)(const AttentionJob& job, uint32_t key_block,
                        AttentionPartial& out);  // keys [128 * key_block, + 128)
   void (*merge_partial)(AttentionPartial& into, const AttentionPartial& from, uint32_t n_rows, uint32_t head_dim);
+  void (*turn)(const float* from, uint32_t head_dim, float* to);  // q8_cache.h; in place as well
   uint32_t (*tile_rows)(uint32_t rows) = nullptr;  // rows of a tile of a batch of that many; null: rows_per_tile
 };
 

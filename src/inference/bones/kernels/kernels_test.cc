@@ -401,6 +401,7 @@ std::vector<float> attend_all(const KernelSet& set, KvType type, uint32_t dim) {
     kReferenceKernels.merge_partial(total, block, 1, dim);
   }
   std::vector<float> out(dim);
+  if (type == KvType::kQ8) kReferenceKernels.turn(total.acc, dim, total.acc);
   for (uint32_t d = 0; d < dim; ++d) out[d] = a[d] / total.sum[0];
   return out;
 }

@@ -5,15 +5,17 @@
 //   values  [4][head_dim][4 tokens]: codes, so that one vector meets four tokens' weights
 //   scales  [16] floats of the values
 // Keys and queries are turned first, both alike, so that their products stay and a few large dimensions do not take the
-// codes of all others: each run of q8_turned dimensions goes through butterflies x[i], x[i + h] -> x[i] + x[i + h],
+// codes of all others; values as well, and what attention sums up is turned back at the end (turned twice is times
+// q8_turned): each run of q8_turned dimensions goes through butterflies x[i], x[i + h] -> x[i] + x[i + h],
 // x[i] - x[i + h] for h = 1, 2, 4 ... (a Hadamard matrix; its factor is in the query's scale).
-// A code is round(x * (127 / a)), its scale a / 127, where a is the largest magnitude of the token's head; both are 0
-// when a is 1e-30 or less. Attention over keys [128 b, 128 b + 128):
+// A code is round(x * (127 / a)), its scale a / 127 (of values divided by q8_turned), where a is the largest magnitude
+// of the token's head; both are 0 when a is 1e-30 or less. Attention over keys [128 b, 128 b + 128):
 //   query turned and rounded like a key (scale s, divided by q8_turned);  t = float(exact sum of products) * key scale
 //   soft cap: t = cap * tanh(t * s / cap), then s = 1
 //   m = largest t;  c = s * log2(e);  p = 2^(fma(t, c, -(m * c))), see exp2
 //   the row's maximum is m * s, its sum that of p in 16 lanes
-//   w = p * value scale; u = round(w * (255 / largest w)); acc = float(exact sum of u * code) * (largest w * (1 / 255))
+//   w = p * value scale; u = round(w * (255 / largest w)); acc = float(exact sum of u * code) * (sum of w, in 16 lanes,
+//   / exact sum of u), so that what rounding takes from small weights is not missing from the whole
 // Rounding depends on one token's values, or on one row and the block of 128 keys at its absolute position; what a row
 // does not see weighs exactly 0. So results depend on nothing else in the batch.
 #pragma once

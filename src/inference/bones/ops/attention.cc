@@ -46,13 +46,17 @@ void reset(AttentionPartial& partial, uint32_t head_dim) {
 }
 
 void write_out(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch,
-               const AttentionItem& item, uint32_t tile, const AttentionPartial& total) {
+               const AttentionItem& item, uint32_t tile, const AttentionPartial& total, KvType kv_type) {
   const uint32_t group = c.n_heads / c.n_kv_heads, first = tile * kAttentionRows;
   for (uint32_t i = 0; i < std::min(kAttentionRows, item.n_pairs - first); ++i) {
     const uint32_t pair = item.first_pair + first + i, row = batch.sequences[item.sequence].first_row + pair / group,
                    head = item.kv_head * group + pair % group;
     float* out = ws.attended + size_t{row} * c.n_heads * c.head_dim + size_t{head} * c.head_dim;
     const float* acc = total.acc + size_t{i} * c.head_dim;
+    if (kv_type == KvType::kQ8) {
+      kernels.turn(acc, c.head_dim, out);
+      acc = out;
+    }
     kernels.scale_by(out, acc, 1.0f / total.sum[i], c.head_dim);
   }
 }
@@ -118,7 +122,7 @@ void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& c,
         if (b != blocks[t].first) kernels.merge_partial(totals[t], block, jobs[t].n_rows, c.head_dim);
       }
     }
-    for (uint32_t t = 0; t < tiles; ++t) write_out(kernels, ws, c, batch, item, t, totals[t]);
+    for (uint32_t t = 0; t < tiles; ++t) write_out(kernels, ws, c, batch, item, t, totals[t], kv.layout.type);
   }
 }
 
@@ -149,7 +153,7 @@ void merge_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, 
     reset(total, c.head_dim);
     for (uint32_t b = 0; b < blocks.last - blocks.first; ++b)
       kernels.merge_partial(total, ws.partials[item.first_partial + b], item.n_pairs, c.head_dim);
-    write_out(kernels, ws, c, batch, item, 0, total);
+    write_out(kernels, ws, c, batch, item, 0, total, kv.layout.type);
   }
 }
 

@@ -20,18 +20,6 @@ float float_at(const std::byte* p) {
   return f;
 }
 
-void turn(const float* from, uint32_t head_dim, float* to) {
-  std::copy_n(from, head_dim, to);
-  for (uint32_t h = 1; h < q8_turned(head_dim); h *= 2) {
-    for (uint32_t i = 0; i < head_dim; ++i) {
-      if (i / h % 2 == 1) continue;
-      const float a = to[i], b = to[i + h];
-      to[i] = a + b;
-      to[i + h] = a - b;
-    }
-  }
-}
-
 // Codes of n numbers; returns their scale.
 float to_codes(const float* x, uint32_t n, int8_t* codes) {
   float a = 0.0f;
@@ -68,9 +56,9 @@ float exp2_q8(float x) {
 void attend_row(const AttentionJob& job, uint32_t r, uint32_t begin, uint32_t end, AttentionPartial& out) {
   int8_t query[kWidestHead];
   float turned[kWidestHead];
-  turn(job.q[r], job.head_dim, turned);
+  q8_turn(job.q[r], job.head_dim, turned);
   float scale = to_codes(turned, job.head_dim, query) / static_cast<float>(q8_turned(job.head_dim)), t[kKeyBlock],
-        lanes[16] = {};
+        lanes[16] = {}, w_lanes[16] = {};
   float max = -std::numeric_limits<float>::infinity(), most = 0.0f;
   for (uint32_t key = begin; key < end; ++key) {
     float& x = t[key % kKeyBlock];
@@ -85,12 +73,17 @@ void attend_row(const AttentionJob& job, uint32_t r, uint32_t begin, uint32_t en
     const float p = exp2_q8(std::fma(x, c, shift));
     lanes[key % 16] += p;
     x = p * float_at(group_of(job, key) + q8_value_scales_at(job.head_dim) + key % 16 * 4);
+    w_lanes[key % 16] += x;
     most = std::max(most, x);
   }
   out.max[r] = max * scale;
   out.sum[r] = fold_lanes(lanes);
   const bool some = most > kQ8Smallest;
-  const float factor = some ? 255.0f / most : 0.0f, unit = some ? most * (1.0f / 255.0f) : 0.0f;
+  const float factor = some ? 255.0f / most : 0.0f;
+  int32_t codes = 0;
+  for (uint32_t key = begin; key < end; ++key)
+    codes += static_cast<int32_t>(std::nearbyint(t[key % kKeyBlock] * factor));
+  const float unit = some ? fold_lanes(w_lanes) / static_cast<float>(codes) : 0.0f;
   for (uint32_t d = 0; d < job.head_dim; ++d) {
     int32_t sum = 0;
     for (uint32_t key = begin; key < end; ++key) {
@@ -104,13 +97,27 @@ void attend_row(const AttentionJob& job, uint32_t r, uint32_t begin, uint32_t en
 
 }  // namespace
 
+void q8_turn(const float* from, uint32_t head_dim, float* to) {
+  if (from != to) std::copy_n(from, head_dim, to);
+  for (uint32_t h = 1; h < q8_turned(head_dim); h *= 2) {
+    for (uint32_t i = 0; i < head_dim; ++i) {
+      if (i / h % 2 == 1) continue;
+      const float a = to[i], b = to[i + h];
+      to[i] = a + b;
+      to[i + h] = a - b;
+    }
+  }
+}
+
 void q8_store(const StoreKvJob& job) {
   std::byte* group = job.head + size_t{job.slot / 16} * q8_group_bytes(job.head_dim);
   const uint32_t token = job.slot % 16;
   int8_t k[kWidestHead], v[kWidestHead];
   float turned[kWidestHead];
-  turn(job.k, job.head_dim, turned);
-  const float k_scale = to_codes(turned, job.head_dim, k), v_scale = to_codes(job.v, job.head_dim, v);
+  q8_turn(job.k, job.head_dim, turned);
+  const float k_scale = to_codes(turned, job.head_dim, k);
+  q8_turn(job.v, job.head_dim, turned);
+  const float v_scale = to_codes(turned, job.head_dim, v) / static_cast<float>(q8_turned(job.head_dim));
   std::byte* values = group + q8_values_at(job.head_dim);
   for (uint32_t d = 0; d < job.head_dim; ++d) {
     group[size_t{d / 4} * 64 + token * 4 + d % 4] = static_cast<std::byte>(k[d] + 128);

@@ -10,7 +10,7 @@ static inline const std::byte* q8_group(const AttentionJob& job, uint32_t key) {
 
 constexpr uint32_t kQ8WidestHead = 512;
 
-static inline void q8_turn(const float* from, uint32_t head_dim, float* to) {
+static void q8_turn(const float* from, uint32_t head_dim, float* to) {
   for (uint32_t d = 0; d < head_dim; d += 16) {
     V x = V::load(from + d);
     x = q8_butterfly<1>(x);
@@ -46,9 +46,11 @@ static inline Q8Scale q8_scale(const float* x, uint32_t n) {
 static void q8_store(const StoreKvJob& job) {
   std::byte* group = job.head + size_t{job.slot / 16} * q8_group_bytes(job.head_dim);
   const uint32_t token = job.slot % 16;
-  alignas(64) float turned[kQ8WidestHead];
+  alignas(64) float turned[kQ8WidestHead], turned_v[kQ8WidestHead];
   q8_turn(job.k, job.head_dim, turned);
-  const Q8Scale k = q8_scale(turned, job.head_dim), v = q8_scale(job.v, job.head_dim);
+  q8_turn(job.v, job.head_dim, turned_v);
+  const Q8Scale k = q8_scale(turned, job.head_dim), v = q8_scale(turned_v, job.head_dim);
+  const float v_scale = v.scale / static_cast<float>(q8_turned(job.head_dim));
   std::byte* keys = group + 4 * token;
   std::byte* values = group + q8_values_at(job.head_dim) + size_t{token / 4} * 4 * job.head_dim;
   for (uint32_t d = 0; d < job.head_dim; d += 16) {
@@ -60,10 +62,10 @@ static void q8_store(const StoreKvJob& job) {
       four ^= 0x80808080u;
       __builtin_memcpy(keys + 16 * (d + 4 * i), &four, 4);
     }
-    q8_scatter_codes(values + 4 * size_t{d}, token % 4, V::mul(V::load(job.v + d), V::set(v.inverse)));
+    q8_scatter_codes(values + 4 * size_t{d}, token % 4, V::mul(V::load(turned_v + d), V::set(v.inverse)));
   }
   __builtin_memcpy(group + q8_key_scales_at(job.head_dim) + 4 * token, &k.scale, 4);
-  __builtin_memcpy(group + q8_value_scales_at(job.head_dim) + 4 * token, &v.scale, 4);
+  __builtin_memcpy(group + q8_value_scales_at(job.head_dim) + 4 * token, &v_scale, 4);
 }
 
 // Step by step for all rows, because each row's steps wait for one another.
@@ -175,10 +177,10 @@ static inline void q8_mask(const AttentionJob& job, Q8Block& block, uint32_t r, 
 // Scores of a row to weights times the values' scales, in place.
 template <bool Whole>
 static inline void q8_weights(const AttentionJob& job, Q8Block& block, uint32_t r, float c, float max, V& sum,
-                              V& most) {
+                              V& weight, V& most) {
   constexpr uint32_t kGroups = kKeyBlock / 16;
   const V factor = V::set(c), shift = V::set(-(max * c));
-  sum = most = V::set(0.0f);
+  sum = weight = most = V::set(0.0f);
   auto group = [&](uint32_t g) {
     V p = q8_exp2(V::fma(V::load(block.t[r] + 16 * g), factor, shift));
     if constexpr (!Whole) {
@@ -189,6 +191,7 @@ static inline void q8_weights(const AttentionJob& job, Q8Block& block, uint32_t 
     sum = V::add(sum, p);
     const V w = V::mul(p, q8_value_scales(job, block.groups[g]));
     V::store(block.t[r] + 16 * g, w);
+    weight = V::add(weight, w);
     most = V::max(most, w);
   };
   if constexpr (Whole) {
@@ -208,9 +211,9 @@ static inline void q8_weights(const AttentionJob& job, Q8Block& block, uint32_t 
 template <uint32_t R>
 static inline void q8_soften(const AttentionJob& job, Q8Block& block, AttentionPartial& out) {
   constexpr uint32_t kGroups = kKeyBlock / 16;
-  alignas(64) float max[16], sum[16], most[16], scale[R];
+  alignas(64) float max[16], sum[16], weight[16], codes[16], most[16], scale[R];
   bool whole[R];
-  V lanes[R], more[R];
+  V lanes[R], weights[R], more[R];
   for (uint32_t r = 0; r < R; ++r) {
     scale[r] = q8_query_scales(job.prepared, job.head_dim)[r];
     whole[r] = job.key_begin[r] <= block.start && job.key_end[r] >= block.start + kKeyBlock && job.soft_cap <= 0.0f;
@@ -229,16 +232,19 @@ static inline void q8_soften(const AttentionJob& job, Q8Block& block, AttentionP
   for (uint32_t r = 0; r < R; ++r) {
     const bool any = max[r] > -__builtin_inff();
     out.max[r] = any ? max[r] * scale[r] : -__builtin_inff();
-    (whole[r] ? q8_weights<true> : q8_weights<false>)(job, block, r, scale[r] * kQ8Log2e, max[r], lanes[r], more[r]);
+    (whole[r] ? q8_weights<true> : q8_weights<false>)(job, block, r, scale[r] * kQ8Log2e, max[r], lanes[r], weights[r],
+                                                      more[r]);
   }
   q8_fold_sum<R>(lanes, sum);
+  q8_fold_sum<R>(weights, weight);
   q8_fold_max<R>(more, most);
   for (uint32_t r = 0; r < R; ++r) {
     const bool some = most[r] > kQ8Smallest;
     out.sum[r] = sum[r];
-    block.units[r] = some ? most[r] * (1.0f / 255.0f) : 0.0f;
     most[r] = some ? 255.0f / most[r] : 0.0f;
   }
+  static constexpr int8_t kOnes[4] = {1, 1, 1, 1};
+  const typename D::Four ones = D::four_signed(kOnes);
   for (uint32_t r = 0; r < R; ++r) {
     const V factor = V::set(most[r]);
 #pragma GCC unroll 2
@@ -247,7 +253,13 @@ static inline void q8_soften(const AttentionJob& job, Q8Block& block, AttentionP
       q8_weights64(block.weights[r] + 16 * g, V::mul(V::load(w), factor), V::mul(V::load(w + 16), factor),
                    V::mul(V::load(w + 32), factor), V::mul(V::load(w + 48), factor));
     }
+    D count = D::start(0);
+    for (uint32_t half = 0; half < kKeyBlock; half += 64)
+      count.add_keys(D::load_unsigned(reinterpret_cast<const std::byte*>(block.weights[r] + half)), ones);
+    lanes[r] = count.floats();
   }
+  q8_fold_sum<R>(lanes, codes);
+  for (uint32_t r = 0; r < R; ++r) block.units[r] = codes[r] > 0.0f ? weight[r] / codes[r] : 0.0f;
 }
 
 // Weighted values of rows [row, row + R), head dimensions [d, d + 16 * C).
