@@ -9,8 +9,8 @@
 
 namespace tie::cli {
 
-// Errors: kModelNotFound (names those that there are), kNotFound (none), kBadRequest (id, or a template that puts no control token after the system message),
-// kTooLarge.
+// Errors: kModelNotFound (names those that there are), kNotFound (none), kBadRequest (id, or a template that puts no
+// control token after the system message), kTooLarge.
 Result<prefix::SystemPrompt> make_system_prompt(const std::string& assets, const std::string& model,
                                                 const std::string& id, const std::string& text);
 // Writes it; an existing prompt of the id is replaced, since prompts are updated this way. kIo.

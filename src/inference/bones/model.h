@@ -97,7 +97,8 @@ class Model {
 // Names of the kernel sets that this CPU can run, best first; "reference" is always last.
 std::vector<std::string_view> available_kernel_sets();
 
-// For the log, one word: why the set "amx" is not used although this CPU claims tiles (amx_state.h); empty: no such case.
+// For the log, one word: why the set "amx" is not used although this CPU claims tiles (amx_state.h); empty: no such
+// case.
 std::string_view kernel_set_note();
 
 }  // namespace tie::bones
