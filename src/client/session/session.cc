@@ -155,12 +155,13 @@ bool Answer::bundle_came(const std::function<bool(const VerifiedNode&)>& wanted)
 }
 
 // A node whose key service has just died says the same as to a request that is not to be opened, since it tells nothing
-// apart there. It then publishes another key within moments; with the same key as before a new attempt would be refused
-// again.
-bool Answer::another_key_came() {
+// apart there. It then publishes another key within moments. Where none comes, the key service may have been too slow
+// only: one more attempt is worth it.
+bool Answer::another_chance() {
   if (std::exchange(rekeyed_, true) || !node_) return false;
   const Bytes refused = node_->key.key_id;
-  return bundle_came([&](const VerifiedNode& node) { return node.key.key_id != refused; });
+  bundle_came([&](const VerifiedNode& node) { return node.key.key_id != refused; });
+  return true;
 }
 
 bool Answer::should_retry(const Error& error) {
@@ -174,7 +175,7 @@ bool Answer::should_retry(const Error& error) {
     if (std::exchange(token_retried_, true)) return false;
     return session_->node(0).has_value();
   }
-  if (error.code == Code::kUnauthenticated) return another_key_came();
+  if (error.code == Code::kUnauthenticated) return another_chance();
   if (attempts_ >= session_->options().max_attempts) return false;
   if (!error_info(error.code).retryable) return false;
   int64_t wait_ms = session_->options().first_backoff_ms << std::min(attempts_ - 1, 6);

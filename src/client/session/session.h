@@ -109,7 +109,7 @@ class Answer {
   Result<void> start_attempt_with_token();
   bool should_retry(const Error& error);
   bool bundle_came(const std::function<bool(const VerifiedNode&)>& wanted);
-  bool another_key_came();
+  bool another_chance();
   Error describe(Error error);
 
   std::shared_ptr<Session> session_;

@@ -133,13 +133,22 @@ TEST(Session, ARequestThatDiedWithTheNodesKeyIsAskedAgainWithTheNextOne) {
   EXPECT_EQ(heard.attempts, 2);
 }
 
-TEST(Session, ARefusalUnderAKeyThatStaysIsTheAnswer) {
+TEST(Session, ASecondRefusalUnderAKeyThatStaysIsTheAnswer) {
   FakeNode node(testing::echo_script);
   auto session = session_to(node);
   node.refuse_next(100, Code::kUnauthenticated);
   Heard heard = hear(*session, question("a"));
   EXPECT_EQ(heard.error.code, Code::kUnauthenticated);
-  EXPECT_EQ(heard.attempts, 1);
+  EXPECT_EQ(heard.attempts, 2);
+}
+
+TEST(Session, ARequestThatAKeyServiceWasTooSlowForIsAskedAgainUnderTheSameKey) {
+  FakeNode node(testing::echo_script);
+  auto session = session_to(node);
+  node.refuse_next(1, Code::kUnauthenticated);
+  Heard heard = hear(*session, question("a"));
+  EXPECT_TRUE(heard.complete) << heard.error.message;
+  EXPECT_EQ(heard.attempts, 2);
 }
 
 TEST(Session, GivesUpWhenTheKeyStaysUnknown) {
