@@ -1,6 +1,7 @@
 #include "os/end_note.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -57,10 +58,15 @@ void EndNote::write(EndStep step, Code code) const {
 }
 
 Ended read_end_note(const std::string& path) {
-  auto bytes = read_file(path, kNoteBytes);
-  if (!bytes || bytes->size() != kNoteBytes) return {};
+  // Its writer may have been taken over: neither a link nor a pipe is followed or waited for.
+  const Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat about{};
+  uint8_t bytes[kNoteBytes + 1];
+  if (!file || ::fstat(file.get(), &about) != 0 || !S_ISREG(about.st_mode) ||
+      ::pread(file.get(), bytes, sizeof bytes, 0) != ssize_t{kNoteBytes})
+    return {};
   // Through the tables, so that only what they hold goes on.
-  return {end_step_info(static_cast<EndStep>((*bytes)[0])).step, error_info(static_cast<Code>((*bytes)[1])).code};
+  return {end_step_info(static_cast<EndStep>(bytes[0])).step, error_info(static_cast<Code>(bytes[1])).code};
 }
 
 std::string end_note_path(const std::string& socket) {

@@ -1,6 +1,7 @@
 #include "os/end_note.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -42,6 +43,17 @@ TEST_F(EndNoteTest, OnlyTheTablesWordsComeOut) {
   }
   put("\xff\xff");
   EXPECT_EQ(read_end_note(path_).sentence(), "it was killed or crashed (INTERNAL)");
+}
+
+// What a compromised writer may have put in the note's place.
+TEST_F(EndNoteTest, NeitherALinkNorAPipeIsRead) {
+  const std::string other = folder_ + "/other";
+  std::ofstream(other, std::ios::binary) << std::string{static_cast<char>(EndStep::kServing), 0};
+  std::filesystem::create_symlink(other, path_);
+  EXPECT_EQ(read_end_note(path_).step, EndStep::kUnsaid);
+  std::filesystem::remove(path_);
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_EQ(read_end_note(path_).step, EndStep::kUnsaid) << "and at once, though nobody writes";
 }
 
 TEST_F(EndNoteTest, EachStepHasItsOwnRow) {

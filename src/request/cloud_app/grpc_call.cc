@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kPrefixBytes = 5;  // a flag and a length before each message
 constexpr size_t kOutputPieceBytes = 64 << 10;
+constexpr size_t kCompactBytes = 64 << 10;  // of taken messages before they are wiped, even if another has begun
 
 nghttp2_nv header(std::string_view name, std::string_view value) {
   auto bytes = [](std::string_view s) { return reinterpret_cast<uint8_t*>(const_cast<char*>(s.data())); };
@@ -194,9 +195,11 @@ Result<std::optional<std::string>> GrpcCall::next_message() {
   if (have < kPrefixBytes + size) return std::nullopt;
   std::string message = state.in.substr(state.in_taken + kPrefixBytes, size);
   state.in_taken += kPrefixBytes + size;
-  if (state.in_taken == state.in.size()) {
-    secure_zero(state.in);
-    state.in.clear();
+  if (state.in_taken == state.in.size() || state.in_taken >= kCompactBytes) {
+    const size_t left = state.in.size() - state.in_taken;
+    std::memmove(state.in.data(), state.in.data() + state.in_taken, left);
+    secure_zero(state.in.data() + left, state.in_taken);
+    state.in.resize(left);
     state.in_taken = 0;
   }
   return message;
@@ -205,6 +208,10 @@ Result<std::optional<std::string>> GrpcCall::next_message() {
 std::optional<int> GrpcCall::status() const {
   if (!state_->ended && nghttp2_session_want_read(state_->session.get()) != 0) return std::nullopt;
   return state_->http_failed || !state_->ended ? kNoStatus : state_->grpc_status;
+}
+
+size_t GrpcCall::buffered() const {
+  return state_->in.size();
 }
 
 bool GrpcCall::going_away() const {

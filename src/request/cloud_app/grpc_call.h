@@ -36,6 +36,8 @@ class GrpcCall {
   // HTTP/2 is answered with a goodbye, after which nothing is heard any more.
   static constexpr int kNoStatus = -1;
   std::optional<int> status() const;
+  // Bytes held of the answer: at most a message, what one feed brought and 64 KiB.
+  size_t buffered() const;
   // The peer takes no (more) calls on this connection.
   bool going_away() const;
 

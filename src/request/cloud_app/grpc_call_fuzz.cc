@@ -22,6 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       auto message = (*call)->next_message();
       if (!message) return 0;
       if (!*message) break;
+      tie_check((*call)->buffered() <= size + (64u << 10), "what was taken is not kept");
       tie_check((*message)->size() <= static_cast<size_t>(kMaxRuntimeMessageBytes), "the limit holds");
     }
     drop_output();

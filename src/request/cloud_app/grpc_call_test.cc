@@ -171,6 +171,31 @@ TEST_F(GrpcCallTest, UnderstandsAnAnswerCutAnywhere) {
   EXPECT_EQ(call->status(), 8);
 }
 
+// Each piece that arrives ends inside a message, so that the buffer is never empty.
+TEST_F(GrpcCallTest, WhatHasBeenTakenIsNotKeptHoweverTheAnswerIsCut) {
+  ask("question");
+  const std::string message(1000, 'm');
+  std::string answer;
+  for (int i = 0; i < 500; ++i) answer += prefixed(message);
+  server.answer(answer, "0");
+  size_t got = 0, most = 0;
+  auto take = [&] {
+    while (auto next = *call->next_message()) {
+      EXPECT_EQ(*next, message);
+      ++got;
+    }
+    most = std::max(most, call->buffered());
+  };
+  for (std::string words; !(words = server.words()).empty(); (void)say_all()) {
+    for (size_t at = 0; at < words.size(); at += 777) {
+      ASSERT_TRUE(call->feed(as_bytes(std::string_view(words).substr(at, 777))));
+      take();
+    }
+  }
+  EXPECT_EQ(got, 500u);
+  EXPECT_LT(most, (64u << 10) + 3000u);
+}
+
 TEST_F(GrpcCallTest, AnEndWithoutAStatusIsOneWithout) {
   ask("question");
   server.answer(prefixed("one"), "");

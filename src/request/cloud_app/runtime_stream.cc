@@ -52,7 +52,7 @@ void RuntimeStream::start(const RuntimeCall& call) {
 
 Checked<RuntimeStream::Got> RuntimeStream::next(int64_t wait_ms, RuntimeEvent& event) {
   Deadline deadline = Deadline::in_ms(wait_ms);
-  for (;;) {
+  for (bool read = false;; read = true) {
     if (broken_) return std::unexpected(lost());
     auto message = call_->next_message();
     if (!message) return std::unexpected(lost());
@@ -64,6 +64,8 @@ Checked<RuntimeStream::Got> RuntimeStream::next(int64_t wait_ms, RuntimeEvent& e
       return Got::kEvent;
     }
     if (call_->status()) return std::unexpected(ended());
+    // A runtime whose words never make a message keeps the socket readable, not the caller.
+    if (read && deadline.passed()) return Got::kNothingYet;
     pollfd watched{socket_.get(), static_cast<short>(POLLIN | (wants_write_ ? POLLOUT : 0)), 0};
     int ready = ::poll(&watched, 1, static_cast<int>(deadline.remaining_ms()));
     if (ready == 0) return Got::kNothingYet;

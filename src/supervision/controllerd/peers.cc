@@ -222,7 +222,7 @@ std::optional<Reloaded> ask_reload(const std::string& owner_socket, int64_t limi
   Reloaded out;
   for (const v1::ModelState& model : reply->message.models()) {
     if (model.state() == "ready") out.models.push_back(model.model());
-    if (!model.message().empty())
+    if (!model.message().empty() && !model.removed())
       out.refused += (out.refused.empty() ? "" : "; ") + model.model() + ": " + model.message();
   }
   return out;

@@ -93,6 +93,7 @@ bool ModelStore::load_one(const std::string& name, const std::string& fingerprin
     models_[name].name = name;
     ++models_[name].weight_file_reads;
     models_[name].fingerprint = fingerprint;
+    models_[name].removed = false;
   }
   auto loaded = loader_(name, models_folder_ + "/" + name);
   std::lock_guard lock(mutex_);
@@ -131,6 +132,7 @@ bool ModelStore::refresh() {
       if (on_disk.contains(name) || row.loaded == nullptr) continue;
       row.loaded = nullptr;
       row.state = LoadState::kError;
+      row.removed = true;
       row.message = "removed from the assets";
       row.code = Code::kModelNotFound;
       row.fingerprint.clear();
@@ -171,7 +173,11 @@ Result<std::shared_ptr<const LoadedModel>> ModelStore::find(const std::string& n
 void ModelStore::load_again(const std::string& name) {
   std::lock_guard lock(mutex_);
   auto found = models_.find(name);
-  if (found != models_.end()) found->second.fingerprint.clear();
+  if (found == models_.end()) return;
+  // What is no good goes first: memory for both may not be there.
+  found->second.loaded = nullptr;
+  found->second.state = LoadState::kLoading;
+  found->second.fingerprint.clear();
 }
 
 std::vector<ModelRow> ModelStore::rows() const {

@@ -30,6 +30,7 @@ struct ModelRow {
   uint64_t generation = 0;                    // grows with each version that is handed out
   uint64_t weight_file_reads = 0;             // times the weights were read from their file in this process's life
   uint32_t attaches = 0;
+  bool removed = false;     // taken away from the assets
   std::string fingerprint;  // of the files it was loaded from
 };
 

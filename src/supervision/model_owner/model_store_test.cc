@@ -112,10 +112,36 @@ TEST_F(StoreTest, AnUpgradeIsLoadedARefusedOneLeavesTheOldAndARollbackComesBack)
   std::filesystem::remove_all(assets_ + "/models/a");
   EXPECT_TRUE(store.refresh());
   EXPECT_FALSE(store.attach("a", Deadline::in_ms(0)));
+  EXPECT_TRUE(store.rows()[0].removed);
+  add_model("a");
+  ASSERT_TRUE(os::write_file_atomic(assets_ + "/models/a/weights.gguf", as_bytes("v8")));
+  EXPECT_TRUE(store.refresh());
+  EXPECT_FALSE(store.rows()[0].removed) << "it came back";
   add_model("b");
   ASSERT_TRUE(os::write_file_atomic(assets_ + "/models/b/weights.gguf", as_bytes("v7")));
   EXPECT_TRUE(store.refresh());
   EXPECT_TRUE(store.attach("b", Deadline::in_ms(0)));
+}
+
+// Weights in GPU memory that were changed: both copies at once may be more than it holds.
+TEST_F(StoreTest, WhatIsLoadedAgainIsGoneBefore) {
+  add_model("a");
+  ASSERT_TRUE(os::write_file_atomic(assets_ + "/models/a/weights.gguf", as_bytes("v1")));
+  std::weak_ptr<const LoadedModel> first;
+  bool was_gone = false;
+  int loads = 0;
+  ModelStore store(assets_, [&](const std::string& name, const std::string& folder) {
+    if (++loads == 2) was_gone = first.expired();
+    return load_anything(name, folder);
+  });
+  ASSERT_TRUE(store.scan());
+  store.load();
+  first = *store.attach("a", Deadline::in_ms(0));
+  store.load_again("a");
+  EXPECT_FALSE(store.attach("a", Deadline::in_ms(0)));
+  EXPECT_TRUE(store.refresh());
+  EXPECT_TRUE(was_gone);
+  EXPECT_TRUE(store.attach("a", Deadline::in_ms(0)));
 }
 
 TEST_F(StoreTest, StopWakesAWaitingAttach) {

@@ -28,6 +28,7 @@ void fill_status(const std::vector<ModelRow>& rows, v1::OwnerReply& reply) {
     state.set_model(row.name);
     state.set_state(load_state_name(row.state));
     state.set_message(row.message);
+    state.set_removed(row.removed);
     state.set_weight_file_reads(row.weight_file_reads);
     state.set_attaches(row.attaches);
     state.set_generation(row.generation);

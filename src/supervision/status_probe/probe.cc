@@ -216,11 +216,11 @@ Result<void> Probe::run() {
   lock.unlock();
   // Also when we were told to stop: that may be because the runtime has ended.
   bool planned = !wanted && note_exit();
+  if (wanted) recycle();  // watched to its end
   lock.lock();
   leaving_ = true;
   changed_.notify_all();
   lock.unlock();
-  if (wanted) recycle();
   liveness.join();
   if (!wanted && !stopped && !planned)
     return fail(Code::kRuntimeLost, "the runtime has exited and nobody asked for a recycle");

@@ -162,6 +162,11 @@ class FakeOwner {
         if (request->message.has_reload() && generation_after_reload != 0) generation = generation_after_reload.load();
         model.set_generation(generation);
         if (request->message.has_reload()) model.set_message(refusal_after_reload);
+        v1::ModelState& gone = *reply.add_models();  // the operator took it away long ago
+        gone.set_model("gone");
+        gone.set_state("error");
+        gone.set_message("removed from the assets");
+        gone.set_removed(true);
         (void)os::send_message(client.get(), reply, Deadline::in_ms(500));
       }
     }
