@@ -24,6 +24,7 @@ PROMPT = [72, 101, 108]
 LONG_PROMPT = [(i * 37 + 11) % 256 for i in range(70)]
 ANSWER = 8
 LIMIT_S = 60
+CPU = 'kv_cache = "f16"\n'  # as on the GPU, so that texts can be compared
 
 
 class Gpu:
@@ -113,7 +114,7 @@ def greedy(runtime, prompt=PROMPT, **more):
 
 
 def test_weights_go_to_the_gpu_once_and_every_runtime_attaches_to_them(machine):
-    gpu = machine(gpu='device = "cuda"\n', cpu="").start_owner()
+    gpu = machine(gpu='device = "cuda"\n', cpu=CPU).start_owner()
     expected = greedy(gpu.runtime("cpu")).tokens[0]
     first = gpu.runtime()
     assert greedy(first).tokens[0] == expected
@@ -147,10 +148,10 @@ def test_only_one_runtime_holds_the_gpu_weights(machine):
 
 
 def test_an_upgrade_and_the_way_back_free_what_nobody_holds_any_more(machine):
-    gpu = machine(gpu='device = "cuda"\n', cpu="").start_owner()
+    gpu = machine(gpu='device = "cuda"\n', cpu=CPU).start_owner()
     texts = {}
     for seed in (1, 2, 1):
-        for name, record in (("gpu", 'device = "cuda"\n'), ("cpu", "")):
+        for name, record in (("gpu", 'device = "cuda"\n'), ("cpu", CPU)):
             gpu.add_model(name, seed, record)
         if texts:  # the runtime in service keeps the old weights until it is recycled
             wait_for(lambda: gpu.owner_holds() == 2 * size)
@@ -277,7 +278,7 @@ def test_a_conversation_continues_from_blocks_that_left_the_gpu(machine):
     sys.path.insert(0, str(ROOT / "src/cache/kvxfer"))
     import kvxfer
     library = kvxfer.load(str(BUILD / "lib/libtie_kvxfer.so"))
-    gpu = machine(gpu='device = "cuda"\n', cpu="").start_owner()
+    gpu = machine(gpu='device = "cuda"\n', cpu=CPU).start_owner()
     socket_path = gpu.place / "kvxfer.sock"
     runtime = gpu.runtime(more=["--kvxfer-socket", socket_path])
     handle = bytes(range(16))
