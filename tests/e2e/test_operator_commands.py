@@ -34,7 +34,7 @@ def eventually(condition, what, seconds=30):
 
 
 def test_requests_in_flight_are_those_of_now_and_a_drain_says_how_to_go_on(listed):
-    body = json.dumps({"model": listed.model, "messages": [{"role": "user", "content": "Tell a long story"}], "max_tokens": 1500, "stream": True}).encode()
+    body = json.dumps({"model": listed.model, "messages": [{"role": "user", "content": "Tell a long story"}], "max_tokens": 1500, "ignore_eos": True, "stream": True}).encode()
 
     def ask():
         request = urllib.request.Request(listed.url + "/v1/chat/completions", body, {"Content-Type": "application/json"})
