@@ -115,6 +115,7 @@ bool ModelStore::load_one(const std::string& name, const std::string& fingerprin
 }
 
 bool ModelStore::refresh() {
+  std::lock_guard one_at_a_time(refreshing_);
   std::map<std::string, std::string> on_disk;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(models_folder_, error)) {

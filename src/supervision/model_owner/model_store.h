@@ -48,7 +48,7 @@ class ModelStore {
   // Looks at the assets again: loads what is new or has changed and puts it in the place of the old, forgets what is
   // gone. A new version that cannot be loaded leaves the old one in service, with the reason in its row; putting the
   // old files back is then no change at all. Returns whether anything else is handed out than before. Loads on the
-  // calling thread, one caller at a time.
+  // calling thread; a second caller waits for the first, and so never returns before what it asks for is over.
   bool refresh();
 
   // Waits while the model is loading. Errors: kModelNotFound, kNotReady (still loading at the deadline), the loader's
@@ -68,6 +68,7 @@ class ModelStore {
 
   std::string assets_folder_, models_folder_;
   Loader loader_;
+  std::mutex refreshing_;  // taken before mutex_
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::string, ModelRow> models_;

@@ -123,6 +123,33 @@ TEST_F(StoreTest, AnUpgradeIsLoadedARefusedOneLeavesTheOldAndARollbackComesBack)
   EXPECT_TRUE(store.attach("b", Deadline::in_ms(0)));
 }
 
+// The owner looks by itself, too: an operator's reload that meets it must not hear what was before.
+TEST_F(StoreTest, ARefreshReturnsWhenWhatAnotherHasBegunIsOver) {
+  add_model("a");
+  std::atomic<int> loads{0};
+  std::atomic<bool> go{false};
+  ModelStore store(assets_, [&](const std::string& name, const std::string& folder) {
+    if (++loads == 2) go.wait(false);
+    return load_anything(name, folder);
+  });
+  ASSERT_TRUE(store.scan());
+  store.load();
+  ASSERT_TRUE(os::write_file_atomic(assets_ + "/models/a/weights.gguf", as_bytes("v2")));
+  std::thread first([&] { EXPECT_TRUE(store.refresh()); });
+  while (loads != 2) std::this_thread::yield();
+  std::atomic<bool> over{false};
+  std::thread second([&] {
+    EXPECT_FALSE(store.refresh()) << "nothing was left to do";
+    over = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  EXPECT_FALSE(over);
+  go = true;
+  go.notify_all();
+  first.join();
+  second.join();
+}
+
 // Weights in GPU memory that were changed: both copies at once may be more than it holds.
 TEST_F(StoreTest, WhatIsLoadedAgainIsGoneBefore) {
   add_model("a");

@@ -158,7 +158,6 @@ OwnerServer::Answer OwnerServer::answer(const v1::OwnerRequest& request) {
       case v1::OwnerRequest::KIND_NOT_SET:
         return fail(Code::kUnsupportedFeature, "this owner does not know that request");
       case v1::OwnerRequest::kReload: {
-        std::lock_guard one_at_a_time(reload_mutex_);
         (void)store_.refresh();
         Answer out;
         fill_status(store_.rows(), out.reply);

@@ -56,7 +56,7 @@ class OwnerServer {
   ModelStore& store_;
   OwnerServerOptions options_;
   const std::string instance_id_ = random_hex(8);
-  std::mutex mutex_, reload_mutex_;
+  std::mutex mutex_;
   std::list<std::unique_ptr<Connection>> connections_;
 };
 
