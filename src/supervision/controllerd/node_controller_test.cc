@@ -150,12 +150,7 @@ TEST_F(NodeTest, ARuntimeInErrorIsRecycledAndADeadContainerAwaited) {
 
 TEST_F(NodeTest, TriggersTheWarmUpOfTheSystemPromptsBeforeItIsReady) {
   probe_.state = v1::ProbeStatus::NEEDS_WARMUP;
-  start_cloudboard();
-  start_gpu();
-  start_probe();
-  start_owner();
-  start_node();
-  ASSERT_TRUE(becomes(Phase::kReady)) << node_->snapshot().reason();
+  start_everything();
   EXPECT_EQ(probe_.warmups, 1);
   EXPECT_EQ(probe_.instance, 2) << "the instance that warmed is not the one that serves";
 }
