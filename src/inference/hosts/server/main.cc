@@ -198,11 +198,7 @@ Result<void> run(const Flags& flags, os::EndStep& step) {
   TIE_TRY(auto core, make_core(flags, *loaded, prefix.source.get()));
   uint32_t context = core->context();
   TIE_TRY(kvxfer, start_kvxfer(std::move(kvxfer_listener), context_of_prefix, context));
-  runtime_host::RegisteredPrompts prompts;
-  if (!flags.owner_socket.empty()) {
-    TIE_TRY(prompts, runtime_host::RegisteredPrompts::from_owner(flags.owner_socket, flags.model));
-  }
-  server->serve(std::move(core), kvxfer.get(), std::move(prompts));
+  server->serve(std::move(core), kvxfer.get(), runtime_host::RegisteredPrompts(std::move(prefix.prompts)));
   TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
   os::notify_ready();
   step = os::EndStep::kServing;

@@ -106,15 +106,21 @@ Result<PrefixStart> start_prefix(const PrefixContext& context) {
   auto fills_a_block = [&](const prefix::PromptEntry& prompt) {
     return prompt.tokens.size() >= context.layout.block_tokens;
   };
-  if (std::ranges::none_of(*prompts, fills_a_block)) return PrefixStart{};  // none, or all too short to be worth a pool
+  PrefixStart out;
+  out.prompts = std::move(*prompts);
+  if (std::ranges::none_of(out.prompts, fills_a_block)) return out;  // none, or all too short to be worth a pool
   auto pools = attach_all(context);
-  if (pools)
-    return PrefixStart{PrefixState::kRestored, std::make_unique<SealedPrefix>(std::move(*pools), context.shards)};
+  if (pools) {
+    out.state = PrefixState::kRestored;
+    out.source = std::make_unique<SealedPrefix>(std::move(*pools), context.shards);
+    return out;
+  }
   if (pools.error().code != Code::kNotReady) {
     TIE_LOG("afm-runtime", "the prefix pool is refused with {}", pools.error().code);
     TIE_CHECK_OK(link.reset(soon()));
   }
-  return PrefixStart{PrefixState::kCold, nullptr};
+  out.state = PrefixState::kCold;
+  return out;
 }
 
 Result<void> warm_prefix(const PrefixContext& context, engine::ForwardModel& model, uint32_t max_rows) {

@@ -49,8 +49,9 @@ struct PrefixContext {
 
 enum class PrefixState { kNone, kRestored, kCold };
 struct PrefixStart {
-  PrefixState state = PrefixState::kNone;  // kNone: this model has no system prompts
-  std::unique_ptr<SealedPrefix> source;    // when restored
+  PrefixState state = PrefixState::kNone;    // kNone: this model has no system prompts
+  std::unique_ptr<SealedPrefix> source;      // when restored
+  std::vector<prefix::PromptEntry> prompts;  // this model's, however short
 };
 
 // Asks the owner. What it holds but does not fit this runtime is reset there, and the state is cold. Errors: the owner

@@ -15,8 +15,6 @@ class RegisteredPrompts {
  public:
   RegisteredPrompts() = default;  // none
   explicit RegisteredPrompts(std::vector<prefix::PromptEntry> prompts) : prompts_(std::move(prompts)) {}
-  // The owner's for this model; none where it has none. Errors: it does not answer.
-  static Result<RegisteredPrompts> from_owner(const std::string& owner_socket, const std::string& model);
 
   // An empty id promises nothing. kNotFound: no such prompt; kBadRequest: the tokens do not begin with it.
   Result<void> check(const std::string& id, std::span<const int32_t> tokens) const;
