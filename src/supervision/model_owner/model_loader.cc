@@ -8,17 +8,14 @@
 #include <cerrno>
 #include <cstring>
 #include <thread>
-#define TOML_HEADER_ONLY 1
-#define TOML_EXCEPTIONS 0
-#include <toml++/toml.h>
 
 #include "base/clock.h"
-#include "inference/bones/kv_layout.h"
 #include "inference/bones/thread_pool.h"
 #include "inference/bones/weights_image.h"
 #include "os/log.h"
 #include "os/memfd.h"
 #include "supervision/model_owner/gpu_weights.h"
+#include "supervision/model_owner/model_record.h"
 
 namespace tie::owner {
 namespace {
@@ -156,50 +153,7 @@ Result<void> hash_template(const std::string& path, LoadedModel& out) {
   return {};
 }
 
-// An empty table when there is no record.
-Result<toml::table> read_record(const std::string& folder) {
-  const std::string path = folder + "/" + kRecordFile;
-  auto text = os::read_file(path, kMaxRecordBytes);
-  if (!text && text.error().code == Code::kNotFound) return toml::table();
-  if (!text) return std::unexpected(std::move(text.error()));
-  auto parsed = toml::parse(as_text(*text));
-  if (!parsed) return fail(Code::kCorrupt, path + ": " + std::string(parsed.error().description()));
-  return std::move(parsed).table();
-}
-
 }  // namespace
-
-Result<bones::RankPlace> grid_of(const std::string& folder) {
-  TIE_TRY(const toml::table record, read_record(folder));
-  bones::RankPlace grid;
-  for (auto [name, value] : {std::pair{"ranks", &grid.tensor_ranks}, {"stages", &grid.stages}}) {
-    if (!record.contains(name)) continue;
-    const int64_t n = record[name].value_or(int64_t{0});
-    if (n < 1 || n > bones::kMaxRanks)
-      return fail(Code::kBadRequest, folder + "/" + kRecordFile + ": " + name + " must be a number from 1 to 64");
-    *value = static_cast<uint32_t>(n);
-  }
-  return grid;
-}
-
-Result<DeviceWish> device_of(const std::string& folder) {
-  TIE_TRY(const toml::table record, read_record(folder));
-  if (!record.contains("device")) return DeviceWish::kCpu;
-  const std::string wish = record["device"].value_or(std::string());
-  if (wish == "cpu") return DeviceWish::kCpu;
-  if (wish == "cuda") return DeviceWish::kCuda;
-  if (wish == "auto") return DeviceWish::kAuto;
-  return fail(Code::kBadRequest, folder + "/" + kRecordFile + ": device must be \"cpu\", \"cuda\" or \"auto\"");
-}
-
-Result<std::string> kv_cache_of(const std::string& folder) {
-  TIE_TRY(const toml::table record, read_record(folder));
-  if (!record.contains("kv_cache")) return std::string();
-  const std::string wish = record["kv_cache"].value_or(std::string());
-  if (auto known = bones::kv_type_named(wish); !known)
-    return std::unexpected(std::move(known.error()).context(folder + "/" + kRecordFile + ": kv_cache"));
-  return wish;
-}
 
 Result<LoadedModel> load_model(const std::string& name, const std::string& folder, bones::ThreadPool* pool,
                                GpuHost* gpu) {
@@ -208,10 +162,10 @@ Result<LoadedModel> load_model(const std::string& name, const std::string& folde
   int64_t start = monotonic_ms();
   LoadedModel out;
   out.name = name;
-  TIE_TRY(out.grid, grid_of(folder));
-  TIE_TRY(out.kv_cache, kv_cache_of(folder));
-  TIE_TRY(const DeviceWish wish, device_of(folder));
-  TIE_TRY(const bool on_gpu, goes_to_gpu(name, wish, gpu));
+  TIE_TRY(const ModelRecord record, read_model_record(folder));
+  out.grid = record.grid;
+  out.kv_cache = record.kv_cache;
+  TIE_TRY(const bool on_gpu, goes_to_gpu(name, record.device, gpu));
   TIE_CHECK_OK(load_tokenizer(folder + "/" + kTokenizerFile, out));
   TIE_CHECK_OK(hash_template(folder + "/" + kTemplateFile, out));
   TIE_CHECK_OK(pack_weights(folder + "/" + kWeightsFile, pool, out, on_gpu ? gpu : nullptr));

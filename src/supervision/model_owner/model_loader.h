@@ -28,7 +28,6 @@ class GpuWeights;
 
 inline constexpr size_t kMaxTokenizerBytes = size_t{256} << 20;
 inline constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
-inline constexpr size_t kMaxRecordBytes = size_t{64} << 10;
 
 struct LoadedModel {
   std::string name;
@@ -43,23 +42,10 @@ struct LoadedModel {
   ModelDigests digests;
   crypto::Digest model_id{};
   uint32_t context_tokens = 0;
-  std::string kv_cache;  // as kv_cache_of
+  std::string kv_cache;  // as its record says
   int64_t load_ms = 0;
   std::shared_ptr<prefix::PoolOwner> pool;  // the model's system-prompt prefix cache; null when the owner serves none
 };
-
-// The ranks that a folder's model.toml asks for (`ranks`, `stages`; 1 when it says nothing or does not exist).
-// kBadRequest when they are not numbers from 1 to 64.
-Result<bones::RankPlace> grid_of(const std::string& folder);
-
-// Where a folder's model.toml wants its model (`device`: "cpu", "cuda" or "auto"; cpu when it says nothing).
-// kBadRequest for anything else.
-enum class DeviceWish { kCpu, kCuda, kAuto };
-Result<DeviceWish> device_of(const std::string& folder);
-
-// What a folder's model.toml wants its KV cache to be (`kv_cache`: "f16", "bf16" or "q8"; empty when it says nothing).
-// kBadRequest for anything else.
-Result<std::string> kv_cache_of(const std::string& folder);
 
 // Errors: kNotFound / kIo (a file is missing), kCorrupt and kUnsupportedFeature (from bones), kTooLarge, those of the
 // GPU when the model must go there. `pool` is used for packing only. Without `gpu` "auto" is the CPU.

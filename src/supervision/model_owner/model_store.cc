@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "supervision/model_owner/model_record.h"
+
 namespace tie::owner {
 
 const char* load_state_name(LoadState state) {
@@ -36,12 +38,11 @@ std::string fingerprint_of(const std::string& folder, const std::string& prompts
     out += path + "\n";
   };
   for (const char* file : {kWeightsFile, kTokenizerFile, kTemplateFile}) add(folder + "/" + file);
-  // Of model.toml only the ranks, the device and the KV cache concern the owner.
-  if (auto grid = grid_of(folder); grid && !grid->alone())
-    out += std::to_string(grid->tensor_ranks) + "x" + std::to_string(grid->stages) + "\n";
-  if (auto wish = device_of(folder); wish && *wish != DeviceWish::kCpu)
-    out += *wish == DeviceWish::kCuda ? "cuda\n" : "auto\n";
-  if (auto kv = kv_cache_of(folder); kv && !kv->empty()) out += "kv " + *kv + "\n";
+  // Of model.toml only what the record holds concerns the owner. A wrong one is what it says: mended, it is another.
+  if (auto record = read_model_record(folder))
+    out += record->summary();
+  else
+    out += record.error().message + "\n";
   std::error_code error;
   std::vector<std::string> prompts;
   for (const auto& entry : std::filesystem::directory_iterator(prompts_folder, error))

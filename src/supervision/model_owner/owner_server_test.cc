@@ -13,6 +13,7 @@
 #include "os/framed_message.h"
 #include "os/memfd.h"
 #include "owner.pb.h"
+#include "supervision/model_owner/model_record.h"
 
 namespace tie::owner {
 namespace {
@@ -31,7 +32,8 @@ os::Fd sealed_memory(std::string_view text) {
 
 Result<LoadedModel> tiny_model(const std::string& name, const std::string& folder) {
   LoadedModel model;
-  TIE_TRY(model.kv_cache, kv_cache_of(folder));
+  TIE_TRY(const ModelRecord record, read_model_record(folder));
+  model.kv_cache = record.kv_cache;
   model.name = name;
   model.weights = sealed_memory("weights");
   model.tokenizer = sealed_memory("tokenizer");
@@ -133,27 +135,8 @@ TEST_F(ServerTest, HandsEachRankItsOwnImage) {
   EXPECT_EQ(ask(socket.get(), request)->message.error().code(), static_cast<int>(Code::kUnsupportedFeature));
 }
 
-TEST_F(ServerTest, ReadsTheRanksOfAModelFromItsRecord) {
-  const std::string folder = folder_ + "/models/m", record = folder + "/model.toml";
-  EXPECT_TRUE(grid_of(folder)->alone());
-  auto write = [&](const char* text) { EXPECT_TRUE(os::write_file_atomic(record, as_bytes(std::string_view(text)))); };
-  write("ranks = 2\nstages = 3\n");
-  EXPECT_EQ(grid_of(folder).value(), (bones::RankPlace{0, 2, 0, 3}));
-  for (const char* wrong : {"ranks = 0", "ranks = 65", "ranks = -1", "stages = \"two\""}) {
-    write(wrong);
-    EXPECT_EQ(grid_of(folder).error().code, Code::kBadRequest) << wrong;
-  }
-}
-
 TEST_F(ServerTest, HandsOnWhatARecordWantsTheKvCacheToBe) {
-  const std::string folder = folder_ + "/models/m", record = folder + "/model.toml";
-  EXPECT_EQ(kv_cache_of(folder).value(), "");
-  auto write = [&](const char* text) { EXPECT_TRUE(os::write_file_atomic(record, as_bytes(std::string_view(text)))); };
-  for (const char* wrong : {"kv_cache = \"q4\"", "kv_cache = 8", "kv_cache = \"\""}) {
-    write(wrong);
-    EXPECT_EQ(kv_cache_of(folder).error().code, Code::kBadRequest) << wrong;
-  }
-  write("kv_cache = \"f16\"");
+  ASSERT_TRUE(os::write_file_atomic(folder_ + "/models/m/model.toml", as_bytes("kv_cache = \"f16\"")));
   start();
   os::Fd socket = connect();
   auto first = ask(socket.get(), attach("m"));
