@@ -62,7 +62,7 @@ def engine_figure(binary, model, threads, name, repeat=1, seconds=0.4):
 def fractions(figure, top):
     """Of the read bandwidth, and of the int8 peak (products of the layers and, in decode, the head)."""
     read = 100 * figure["gb_per_s"] / top["read_gb_s"]
-    peak = top.get("amx_int8_gops", top["int8_gops"]) if figure["kernels"] == "amx" else top["int8_gops"]
+    peak = top["amx_int8_gops" if figure["kernels"] == "amx" else "int8_gops"]
     int8 = 100 * figure["gop_per_s"] / peak
     return (f"{read:.0f} %" if figure["name"].startswith("decode") else ""), f"{int8:.0f} %"
 

@@ -6,17 +6,13 @@
 #include <functional>
 #include <random>
 
+#include "bench/limits.h"
 #include "inference/bones/kernels/kernel_choice.h"
 #include "inference/bones/kernels/q8_cache.h"
 #include "inference/bones/kernels/reference/tile_access.h"
 #include "inference/bones/kv_layout.h"
 #include "inference/bones/ops/workspace.h"
 #include "inference/bones/weights_image.h"
-
-namespace tie::bench {
-int avx512_int8(uint64_t n);
-float avx512_fp32(uint64_t n);
-}  // namespace tie::bench
 
 namespace {
 

@@ -3,42 +3,36 @@
 
 #include <cstdint>
 
+#include "bench/limits.h"
+
 namespace tie::bench {
 
 // Twelve accumulators by name: an array of them would live in memory.
 #define TIE_TWELVE(op) op(0) op(1) op(2) op(3) op(4) op(5) op(6) op(7) op(8) op(9) op(10) op(11)
-
-// Runs n iterations of 12 dpbusd (64 multiply-adds each); returns a value so that nothing is removed.
-int avx512_int8(uint64_t n) {
-  const __m512i w = _mm512_set1_epi8(3), x = _mm512_set1_epi8(1);
 #define TIE_DECLARE(i) __m512i a##i = _mm512_setzero_si512();
-#define TIE_STEP(i) asm volatile("vpdpbusd %2, %1, %0" : "+v"(a##i) : "v"(w), "v"(x));
-#define TIE_SUM(i) total += _mm512_reduce_add_epi32(a##i);
-  TIE_TWELVE(TIE_DECLARE)
-  for (uint64_t i = 0; i < n; ++i) {
-    TIE_TWELVE(TIE_STEP)
-  }
-  int total = 0;
-  TIE_TWELVE(TIE_SUM)
-  return total;
-}
-#undef TIE_DECLARE
-#undef TIE_STEP
-#undef TIE_SUM
+#define TIE_PEAK(instruction, w, x, n)                                                                                 \
+  const __m512i wide_w = (w), wide_x = (x);                                                                            \
+  TIE_TWELVE(TIE_DECLARE)                                                                                              \
+  for (uint64_t i = 0; i < (n); ++i)                                                                                   \
+    asm volatile(instruction                                                                                           \
+                 " %13, %12, %0\n\t" instruction " %13, %12, %1\n\t" instruction " %13, %12, %2\n\t" instruction       \
+                 " %13, %12, %3\n\t" instruction " %13, %12, %4\n\t" instruction " %13, %12, %5\n\t" instruction       \
+                 " %13, %12, %6\n\t" instruction " %13, %12, %7\n\t" instruction " %13, %12, %8\n\t" instruction       \
+                 " %13, %12, %9\n\t" instruction " %13, %12, %10\n\t" instruction " %13, %12, %11"                     \
+                 : "+v"(a0), "+v"(a1), "+v"(a2), "+v"(a3), "+v"(a4), "+v"(a5), "+v"(a6), "+v"(a7), "+v"(a8), "+v"(a9), \
+                   "+v"(a10), "+v"(a11)                                                                                \
+                 : "v"(wide_w), "v"(wide_x));
 
-// 12 fused multiply-adds of 16 floats an iteration.
-float avx512_fp32(uint64_t n) {
-  const __m512 w = _mm512_set1_ps(0.5f), x = _mm512_set1_ps(0.25f);
-#define TIE_DECLARE(i) __m512 a##i = _mm512_setzero_ps();
-#define TIE_STEP(i) asm volatile("vfmadd231ps %2, %1, %0" : "+v"(a##i) : "v"(w), "v"(x));
-#define TIE_SUM(i) total += _mm512_reduce_add_ps(a##i);
-  TIE_TWELVE(TIE_DECLARE)
-  for (uint64_t i = 0; i < n; ++i) {
-    TIE_TWELVE(TIE_STEP)
-  }
-  float total = 0;
-  TIE_TWELVE(TIE_SUM)
-  return total;
+void avx512_int8(uint64_t n) {
+  TIE_PEAK("vpdpbusd", _mm512_set1_epi8(3), _mm512_set1_epi8(1), n)
+}
+
+void avx512_fp32(uint64_t n) {
+  TIE_PEAK("vfmadd231ps", _mm512_castps_si512(_mm512_set1_ps(0.5f)), _mm512_castps_si512(_mm512_set1_ps(0.25f)), n)
+}
+
+void avx512_bf16(uint64_t n){
+    TIE_PEAK("vdpbf16ps", _mm512_set1_epi16(0x3f00), _mm512_set1_epi16(0x3e80), n)  // 0.5 and 0.25
 }
 
 // Sum of 64-byte lines with prefetch: as fast as this core reads.

