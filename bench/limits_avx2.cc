@@ -30,8 +30,8 @@ void avx2_fp32(uint64_t n) {
 #define TIE_FMA(i) asm volatile("vfmadd231ps %2, %1, %0" : "+x"(a##i) : "x"(w), "x"(x));
   for (uint64_t i = 0; i < n; ++i) {
     TIE_FMA(0)
-    TIE_FMA(1) TIE_FMA(2) TIE_FMA(3) TIE_FMA(4) TIE_FMA(5) TIE_FMA(6) TIE_FMA(7) TIE_FMA(8) TIE_FMA(9) TIE_FMA(10)
-        TIE_FMA(11)
+    TIE_FMA(1)
+    TIE_FMA(2) TIE_FMA(3) TIE_FMA(4) TIE_FMA(5) TIE_FMA(6) TIE_FMA(7) TIE_FMA(8) TIE_FMA(9) TIE_FMA(10) TIE_FMA(11)
   }
 }
 
