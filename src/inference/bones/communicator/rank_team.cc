@@ -4,6 +4,8 @@
 #include <cstring>
 #include <string>
 
+#include "inference/bones/communicator/published_step.h"
+
 namespace tie::bones {
 namespace {
 
@@ -33,43 +35,13 @@ Result<Rank> attach_rank(RankMemory& memory, uint32_t rank, ModelOptions& option
   return Rank{std::move(ranks), std::move(model)};
 }
 
-// The published step as a batch; owns what the views point to.
-class PublishedStep {
- public:
-  Result<void> read(RankSegment& segment, const ModelConfig& whole, std::span<std::byte> kv_memory) {
-    const StepRecord step = segment.header().step;
-    const RankLimits& l = segment.limits();
-    if (step.n_tokens > l.max_batch_rows || step.n_sequences > l.max_sequences ||
-        step.n_logit_rows > l.max_logit_rows || step.n_embeddings > l.max_batch_rows)
-      return fail(Code::kCorrupt, "the published step exceeds the segment's limits");
-    sequences_.clear();
-    for (uint32_t i = 0; i < step.n_sequences; ++i) {
-      const StoredSpan span = segment.spans()[i];
-      if (span.first_entry > l.max_table_entries || span.n_entries > l.max_table_entries - span.first_entry)
-        return fail(Code::kCorrupt, "the published step exceeds the segment's limits");
-      sequences_.push_back(
-          {span.first_row, span.n_rows, span.first_position, {segment.table() + span.first_entry, span.n_entries}});
-    }
-    embeddings_.clear();
-    for (uint32_t i = 0; i < step.n_embeddings; ++i)
-      embeddings_.push_back({segment.embedding_rows()[i], segment.embeddings() + size_t{i} * l.n_embd});
-    batch = {{segment.tokens(), step.n_tokens}, sequences_, {segment.logit_rows(), step.n_logit_rows}, embeddings_};
-    TIE_TRY(kv.layout, KvLayout::for_model(whole, step.kv_type, step.kv_block_tokens));
-    if (step.kv_offset > kv_memory.size() ||
-        step.kv_blocks > (kv_memory.size() - step.kv_offset) / kv.layout.block_bytes())
-      return fail(Code::kCorrupt, "the published KV pool lies outside the shared memory");
-    kv.base = kv_memory.data() + step.kv_offset;
-    kv.n_blocks = step.kv_blocks;
-    return {};
-  }
-
-  Batch batch;
-  KvPool kv;
-
- private:
-  std::vector<SequenceSpan> sequences_;
-  std::vector<EmbeddingRow> embeddings_;
-};
+// The published pool, which must lie in the memory that the ranks share.
+Result<KvPool> pool_in(std::span<std::byte> memory, const PublishedStep& step) {
+  if (step.kv_offset() > memory.size() ||
+      step.kv_blocks() > (memory.size() - step.kv_offset()) / step.layout().block_bytes())
+    return fail(Code::kCorrupt, "the published KV pool lies outside the shared memory");
+  return KvPool{memory.data() + step.kv_offset(), step.kv_blocks(), step.layout()};
+}
 
 }  // namespace
 
@@ -106,33 +78,7 @@ Result<void> RankLeader::publish(const Batch& batch, const KvPool& kv) {
   if (kv.base < memory_.kv.data() || kv_bytes > memory_.kv.size() ||
       static_cast<size_t>(kv.base - memory_.kv.data()) > memory_.kv.size() - kv_bytes)
     return fail(Code::kBadRequest, "the KV pool does not lie in the memory that the ranks share");
-  uint32_t entries = 0;
-  for (size_t i = 0; i < batch.sequences.size(); ++i) {
-    const SequenceSpan& span = batch.sequences[i];
-    const uint32_t n = kv.layout.blocks_for(span.first_position + span.n_rows);
-    if (n > s.limits().max_table_entries - entries)
-      return fail(Code::kTooLarge, "the step's block tables exceed the segment of the ranks");
-    std::copy_n(span.block_table.data(), n, s.table() + entries);
-    s.spans()[i] = {span.first_row, span.n_rows, span.first_position, entries, n};
-    entries += n;
-  }
-  std::copy(batch.tokens.begin(), batch.tokens.end(), s.tokens());
-  std::copy(batch.logit_rows.begin(), batch.logit_rows.end(), s.logit_rows());
-  for (size_t i = 0; i < batch.embeddings.size(); ++i) {
-    s.embedding_rows()[i] = batch.embeddings[i].row;
-    std::copy_n(batch.embeddings[i].values, s.limits().n_embd, s.embeddings() + i * s.limits().n_embd);
-  }
-  s.header().step = {static_cast<uint32_t>(batch.tokens.size()),
-                     static_cast<uint32_t>(batch.sequences.size()),
-                     static_cast<uint32_t>(batch.logit_rows.size()),
-                     static_cast<uint32_t>(batch.embeddings.size()),
-                     kv.layout.type,
-                     kv.layout.block_tokens,
-                     kv.n_blocks,
-                     static_cast<uint64_t>(kv.base - memory_.kv.data())};
-  for (uint32_t stage = 0; stage < s.limits().grid.stages; ++stage)
-    s.header().progress[stage].parts.store(0, std::memory_order_relaxed);
-  return {};
+  return publish_step(s, batch, kv, static_cast<uint64_t>(kv.base - memory_.kv.data()));
 }
 
 Result<Logits> RankLeader::forward(const Batch& batch, const KvPool& kv) {
@@ -155,8 +101,9 @@ Result<void> follow(RankMemory memory, uint32_t rank, ModelOptions options) {
   PublishedStep step;
   for (uint32_t epoch = 0; s.wait_for_step(epoch, kFollowerSpinUs); ++epoch) {
     auto ran = [&]() -> Result<void> {
-      TIE_CHECK_OK(step.read(s, self.model.config(), memory.kv));
-      TIE_TRY([[maybe_unused]] Logits logits, self.model.forward(step.batch, step.kv));
+      TIE_CHECK_OK(step.read(s, self.model.config()));
+      TIE_TRY(const KvPool kv, pool_in(memory.kv, step));
+      TIE_TRY([[maybe_unused]] Logits logits, self.model.forward(step.batch(), kv));
       if (!s.meet(s.header().world, s.limits().grid.count()))
         return fail(Code::kRuntimeLost, "a rank of the model is lost");
       return {};
