@@ -41,6 +41,7 @@ Probe::Probe(ProbeOptions options)
   status_.started_ms = monotonic_ms();
   status_.version = 1;
   status_.message = "waiting for the first canary";
+  (void)process_.find();  // at once where its number is known: it may end before the first canary does
 }
 
 Status Probe::status() const {
@@ -137,17 +138,18 @@ void Probe::judge(const Result<int64_t>& outcome) {
   set_state(State::kError, "the canary failed: " + error.message);
 }
 
-// Once the runtime has exited, says why. True when that was its plan.
+// Once the runtime has exited, says why. True when that was its plan: its note alone does not make it one, since the
+// runtime may have been taken over.
 bool Probe::note_exit() {
   if (!process_.exited()) return false;
   os::Ended ended = os::read_end_note(os::end_note_path(options_.canary.runtime_socket));
-  bool planned = ended.step == os::EndStep::kWarmed;
-  if (planned) {
+  bool warmed = ended.step == os::EndStep::kWarmed;
+  if (warmed && warmup_told_) {
     set_state(State::kRecycling, "the prefix cache is warm; a fresh runtime takes over");
-  } else {
-    set_state(State::kError, "the runtime has exited: " + ended.sentence());
+    return true;
   }
-  return planned;
+  set_state(State::kError, "the runtime has exited: " + ended.sentence() + (warmed ? ", which nobody asked for" : ""));
+  return false;
 }
 
 // False when there is no next: a recycle or a stop was asked for, the runtime has warmed the prefix cache and ended, or
@@ -167,7 +169,7 @@ bool Probe::wait_for_next(int64_t ms) {
     changed_.wait_for(lock, std::chrono::milliseconds(piece),
                       [&] { return stopped_ || recycle_wanted_ || warmup_wanted_; });
     if (stopped_ || recycle_wanted_) return false;
-    if (std::exchange(warmup_wanted_, false)) (void)process_.tell_to_warm_up();
+    if (std::exchange(warmup_wanted_, false) && process_.tell_to_warm_up()) warmup_told_ = true;
     if (next.passed() && dead_since_ms_ == 0) return true;
     if (next.passed()) next = Deadline::in_ms(kLivenessTickMs);
   }

@@ -250,6 +250,21 @@ TEST_F(ProbeTest, ARuntimeThatHasWarmedThePrefixCacheEndsByPlanAndIsNeverAnError
   EXPECT_TRUE(outcome_) << "the container ends at once, well";
 }
 
+TEST_F(ProbeTest, ARuntimeThatSaysItWarmedWhenNobodyAskedItIsAnError) {
+  auto note = os::EndNote::create(os::end_note_path(options_.canary.runtime_socket));
+  ASSERT_TRUE(note);
+  note->write(os::EndStep::kWarmed, Code::kOk);
+  start_runtime();
+  start_probe();
+  ASSERT_TRUE(becomes(State::kReady));
+  ::kill(child_, SIGKILL);
+  EXPECT_TRUE(becomes(State::kError));
+  ASSERT_TRUE(ends());
+  EXPECT_EQ(probe_->status().state, State::kError);
+  EXPECT_EQ(probe_->status().message, "the runtime has exited: it has warmed the prefix cache, which nobody asked for");
+  EXPECT_FALSE(outcome_) << "a fault, not a plan";
+}
+
 TEST_F(ProbeTest, ADeadRuntimesReasonIsToldEvenWhenTheContainerIsEndedAtOnce) {
   auto note = os::EndNote::create(os::end_note_path(options_.canary.runtime_socket));
   ASSERT_TRUE(note);
