@@ -18,6 +18,7 @@
 #include "os/process.h"
 #include "supervision/launcher/doctor.h"
 #include "supervision/launcher/node_runner.h"
+#include "supervision/launcher/node_status.h"
 #include "supervision/launcher/release_manifest.h"
 #include "supervision/launcher/run_directory.h"
 
@@ -222,14 +223,13 @@ int status_command(const std::vector<std::string>& arguments) {
   if (auto code = parse(app, arguments)) return *code;
   auto run = run_directory_of(wanted);
   if (!run) return 1;
-  auto document = os::read_file(*run + "/status.json", 1 << 20);
-  if (!launcher::running_launcher(*run) || !document) {
-    std::fprintf(stderr, "no node is running in %s\n", run->c_str());
+  auto status = launcher::read_node_status(*run);
+  if (!status) {
+    std::fprintf(stderr, "%s\n", status.error().message.c_str());
     return 1;
   }
-  std::string text = to_string(*document);
-  std::fputs(text.c_str(), stdout);
-  return text.find("\"node_ready\":true") != std::string::npos ? 0 : 3;
+  std::fputs(status->document.c_str(), stdout);
+  return status->node_ready ? 0 : 3;
 }
 
 namespace {

@@ -15,8 +15,8 @@
 #include "client/cli/prove_stateless_command.h"
 #include "client/proxy/http_server.h"
 #include "controller.grpc.pb.h"
-#include "os/fd.h"
 #include "os/process.h"
+#include "supervision/launcher/node_status.h"
 #include "supervision/launcher/release_manifest.h"
 #include "supervision/launcher/run_directory.h"
 #include "supervision/rpc/unix_grpc.h"
@@ -26,7 +26,6 @@ namespace {
 
 constexpr int64_t kConnectMs = 2'000;
 constexpr int64_t kStatusMs = 5'000;
-constexpr size_t kMaxStatusBytes = 1 << 20;
 constexpr int64_t kLongestCallMs = 2 * 3'600'000;
 
 // Where this machine's node has it; the launcher decides.
@@ -151,9 +150,11 @@ int print_metrics(const Settings& settings) {
 Result<void> prepare_reload(const Settings& settings) {
   if (!settings.socket.empty()) return {};
   TIE_TRY(std::string run, launcher::choose_run_directory(""));
-  if (auto status = os::read_file(run + "/status.json", kMaxStatusBytes); status && launcher::running_launcher(run)) {
+  auto status = launcher::read_node_status(run);
+  if (!status && status.error().code != Code::kNotReady) return std::unexpected(std::move(status.error()));
+  if (status) {
     // Its processes see the folders of these models as they were at the start, and no later ones in their place.
-    if (as_text(*status).find("\"models_fixed\":true") != std::string_view::npos)
+    if (status->models_fixed)
       return fail(Code::kFailedPrecondition,
                   "this node was started with a list of models (`models` in node.toml, --model), so it keeps their "
                   "files until it starts again: tie down, then tie up");

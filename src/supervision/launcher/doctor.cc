@@ -23,6 +23,7 @@
 #include "os/process.h"
 #include "os/sandbox.h"
 #include "os/unix_socket.h"
+#include "supervision/launcher/node_status.h"
 #include "supervision/launcher/run_directory.h"
 #include "supervision/launcher/trial.h"
 
@@ -193,9 +194,11 @@ Finding run_directory(const std::string& wanted) {
 Finding running_node(const std::string& wanted) {
   auto chosen = choose_run_directory(wanted);
   if (!chosen || !running_launcher(*chosen)) return ok("this node", "not running");
-  std::string status = text_of(*chosen + "/status.json");
-  bool open = status.find("\"sandbox\":\"none\"") != std::string::npos;
-  bool raw = status.find("\"raw_logs\":true") != std::string::npos;
+  auto status = read_node_status(*chosen);
+  if (!status)
+    return {"this node", Verdict::kMissing, "a launcher runs, but not what it was told: " + status.error().message,
+            "whether its processes are isolated is not known", "wait until it has started; else tie down, then tie up"};
+  bool open = !status->isolated, raw = status->raw_logs;
   if (!open && !raw) return ok("this node", "running, isolated");
   return {"this node", Verdict::kMissing,
           std::string("running") + (open ? ", NOT ISOLATED (--insecure-no-sandbox)" : "") +

@@ -8,7 +8,7 @@ std::span<const ProcessRow> process_table() {
   static const std::vector<ProcessRow> table = {
       {"key_protectiond", Life::kDaemon, {{"kps", "--socket"}}, {}, {}},
       {"gpuhealthd", Life::kDaemon, {{"gpuhealth", "--socket"}}, {}, {}},
-      {"tie-model-owner", Life::kDaemon, {{"owner", "--socket"}}, {}, {}},
+      {"tie-model-owner", Life::kDaemon, {{"owner", "--socket"}, {"weights", "--model-sockets"}}, {}, {}},
       {"cache_stored", Life::kDaemon, {{"cache", "--socket"}}, {}, {}},
       {"cloudboardd",
        Life::kDaemon,
@@ -29,7 +29,7 @@ std::span<const ProcessRow> process_table() {
       {"afm-runtime",
        Life::kPerModel,
        {{"runtime", nullptr}, {"probe", nullptr}, {"kvxfer", nullptr}},
-       {{"owner", nullptr}},
+       {{"weights", nullptr}},
        {"tie-model-owner"}},
       {"tie-controllerd",
        Life::kDaemon,
@@ -60,7 +60,7 @@ const ProcessRow* find_process(std::string_view name) {
 }
 
 bool is_model_socket(std::string_view socket) {
-  return socket == "runtime" || socket == "probe" || socket == "kvxfer";
+  return socket == "runtime" || socket == "probe" || socket == "kvxfer" || socket == "weights";
 }
 
 }  // namespace tie::launcher

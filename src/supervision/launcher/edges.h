@@ -10,8 +10,9 @@
 namespace tie::launcher {
 
 struct Edge {
-  const char* socket;  // "owner": RUN/owner/owner.sock; "runtime", "probe" and "kvxfer" exist once per model
-  const char* flag;    // the process's command-line option that takes the path; nullptr: named in another way
+  const char* socket;  // "owner": RUN/owner/owner.sock; "runtime", "probe", "kvxfer" and "weights" exist once per model
+  const char* flag;    // the process's command-line option that takes the path (of the folder, where a daemon serves
+                       // one for each model); nullptr: named in another way
 };
 
 enum class Life { kDaemon, kPerModel, kPerRequest };

@@ -1,10 +1,13 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +22,7 @@
 #include "supervision/launcher/log_file.h"
 #include "supervision/launcher/node_config.h"
 #include "supervision/launcher/node_runner.h"
+#include "supervision/launcher/node_status.h"
 #include "supervision/launcher/port_check.h"
 #include "supervision/launcher/release_manifest.h"
 #include "supervision/launcher/run_directory.h"
@@ -46,6 +50,44 @@ std::set<std::string> names(const std::vector<Edge>& edges) {
   std::set<std::string> out;
   for (const Edge& e : edges) out.insert(e.socket);
   return out;
+}
+
+// As node_runner.cc and the supervisor write it.
+const std::string kStatusDocument =
+    R"({"release_id":"ab","listen":"127.0.0.1:1","proxy":"","raw_logs":false,"models_fixed":true,)"
+    R"("node":{"sandbox":"namespaces","node_ready":true,"ready_ms":12,"units":[{"name":"wsd","state":"ready"}]}})";
+
+std::string with(std::string text, const std::string& old, const std::string& now) {
+  return text.replace(text.find(old), old.size(), now);
+}
+
+TEST(NodeStatus, IsReadByItsMembersAndNotByTheLookOfItsText) {
+  auto status = parse_node_status(kStatusDocument);
+  ASSERT_TRUE(status) << status.error().message;
+  EXPECT_TRUE(status->node_ready && status->isolated && status->models_fixed);
+  EXPECT_FALSE(status->raw_logs);
+  EXPECT_EQ(status->document, kStatusDocument);
+  // The same words elsewhere, and other spacing: a search of the text would see both wrongly.
+  auto named =
+      parse_node_status(with(kStatusDocument, R"("name":"wsd")", R"("raw_logs":true,"sandbox":"none","name":"wsd")"));
+  ASSERT_TRUE(named);
+  EXPECT_TRUE(named->isolated);
+  EXPECT_FALSE(named->raw_logs);
+  auto spaced =
+      parse_node_status(with(kStatusDocument, R"("node":{"sandbox":"namespaces")", R"("node": {"sandbox": "none")"));
+  ASSERT_TRUE(spaced);
+  EXPECT_FALSE(spaced->isolated);
+}
+
+TEST(NodeStatus, SaysNothingOfADocumentThatIsNotTheLaunchers) {
+  for (const std::string& text :
+       {std::string(), std::string("[]"), std::string("{\"node\":1}"), kStatusDocument.substr(0, 60),
+        std::string(100'000, '['), with(kStatusDocument, "\"raw_logs\":false", "\"raw_logs\":0"),
+        with(kStatusDocument, "\"sandbox\"", "\"sandbok\"")}) {
+    auto status = parse_node_status(text);
+    ASSERT_FALSE(status) << text.substr(0, 200);
+    EXPECT_EQ(status.error().code, Code::kCorrupt);
+  }
 }
 
 TEST(Edges, EverySocketHasOneServerAndNobodyConnectsToNothing) {
@@ -203,6 +245,37 @@ TEST_F(RunFolder, IsTakenOnceEmptiedAndRemoved) {
     EXPECT_EQ(st.st_mode & 0777, 0700u);
   }
   EXPECT_FALSE(fs::exists(run));
+}
+
+// Starts and stops at once, each in a process of its own as POSIX locks want it: what one takes away is never what
+// another holds.
+TEST_F(RunFolder, IsHeldByOneAtATimeHoweverTheyComeAndGo) {
+  constexpr int kProcesses = 6, kRounds = 400;
+  void* shared = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  auto* holders = new (shared) std::atomic<int>(0);
+  const std::string run = path_ + "/run";
+  enum Fault : int { kNone, kTwoHolders, kFolderGone, kOtherError };
+  std::vector<pid_t> children;
+  for (int i = 0; i < kProcesses; ++i) {
+    children.push_back(::fork());
+    if (children.back() != 0) continue;
+    for (int round = 0; round < kRounds; ++round) {
+      auto held = RunDirectory::create(run);
+      if (!held && held.error().code == Code::kAlreadyExists) continue;
+      if (!held) ::_exit(kOtherError);
+      if (holders->fetch_add(1) != 0) ::_exit(kTwoHolders);
+      if (::access((run + "/lock").c_str(), F_OK) != 0) ::_exit(kFolderGone);
+      holders->fetch_sub(1);
+    }
+    ::_exit(kNone);
+  }
+  for (pid_t child : children) {
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(WEXITSTATUS(status), kNone);
+  }
+  ::munmap(shared, 4096);
 }
 
 TEST_F(RunFolder, ForeignContentOpenModesAndDisksAreRefused) {

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "keys/tokens/token_gate.h"
 #include "os/process.h"
+#include "supervision/launcher/node_status.h"
 #include "supervision/launcher/port_check.h"
 #include "supervision/launcher/run_directory.h"
 #include "supervision/launcher/supervisor.h"
@@ -45,7 +46,9 @@ void add_flags(CLI::App& app, LauncherFlags& flags) {
 }
 
 Result<void> parse_into(LauncherFlags& flags, std::vector<std::string> arguments) {
-  CLI::App app{"Starts a TIE node on this machine and keeps it running (use it through `tie up`)", "tie-launcher"};
+  CLI::App app{"Starts a TIE node on this machine and keeps it running until `tie down` or Ctrl-C", "tie up"};
+  bool detach = false;  // `tie up` takes it before the launcher sees the rest
+  app.add_flag("-d,--detach", detach, "return when the node is ready; it runs on until `tie down`");
   add_flags(app, flags);
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
   try {
@@ -149,7 +152,7 @@ Result<void> supervise(const LauncherFlags& flags, int stop_fd) {
         "{{\"release_id\":\"{}\",\"listen\":\"{}\",\"proxy\":\"{}\",\"raw_logs\":{},\"models_fixed\":{},"
         "\"node\":{}}}\n",
         release, config.listen, config.proxy, config.raw_logs, !config.models.empty(), units);
-    (void)os::write_file_atomic(run + "/status.json", as_bytes(text), 0600);
+    (void)os::write_file_atomic(node_status_path(run), as_bytes(text), 0600);
   };
   Supervisor supervisor(*sandbox, std::move(plan.units), std::move(options));
   return supervisor.run(stop_fd);

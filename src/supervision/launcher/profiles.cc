@@ -108,7 +108,12 @@ class Planner {
   // A served socket's folder is writable, because the daemon makes the socket in it; of others only connecting is
   // possible.
   void add_sockets(const ProcessRow& row, const std::string& model, Unit& unit) {
-    for (const Edge& edge : row.serves) add_socket(edge, model, true, unit);
+    for (const Edge& edge : row.serves) {
+      if (is_model_socket(edge.socket) && model.empty())
+        add_model_sockets(edge, unit);
+      else
+        add_socket(edge, model, true, unit);
+    }
     for (const Edge& edge : row.connects) {
       if (std::string_view(edge.socket) == "token-spend" && config_.token_issuer.empty()) continue;
       if (is_model_socket(edge.socket) && model.empty()) {
@@ -118,6 +123,15 @@ class Planner {
         add_socket(edge, model, false, unit);
       }
     }
+  }
+
+  // A daemon that serves one such socket for each model. The folders are there before it: a model's container sees its
+  // own through one of them.
+  void add_model_sockets(const Edge& edge, Unit& unit) {
+    const std::string folder = place_.run + "/" + edge.socket;
+    unit.profile.binds.push_back({.path = folder, .writable = true});
+    unit.profile.arguments.insert(unit.profile.arguments.end(), {edge.flag, folder});
+    for (const std::string& model : place_.models) plan_.folders.push_back(std::string(edge.socket) + "/" + model);
   }
 
   void add_socket(const Edge& edge, const std::string& model, bool serves, Unit& unit) {
@@ -249,8 +263,8 @@ class Planner {
       std::string libexec = stage_.prefix() + "/libexec/tie/",
                   runtime = model_socket_path(place_.run, "runtime", model);
       add({"--", libexec + "afm-runtime", "--model", model, "--socket", runtime, "--owner-socket",
-           socket_path(place_.run, "owner"), "--kvxfer-socket", model_socket_path(place_.run, "kvxfer", model),
-           "--threads", threads});
+           model_socket_path(place_.run, "weights", model), "--kvxfer-socket",
+           model_socket_path(place_.run, "kvxfer", model), "--threads", threads});
       if (!config_.kernels.empty()) add({"--kernels", config_.kernels});
       add({"--", libexec + "tie-status-probe", "--model", model, "--runtime-socket", runtime, "--socket",
            model_socket_path(place_.run, "probe", model)});

@@ -18,6 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMarker = "tie node run directory\n";
+constexpr int kMaxLockAttempts = 64;
 // The longest name below the run directory with a model name of 48 bytes, or a fixed socket twice.
 constexpr size_t kLongestSocketName = 1 + 18 + 1 + 18 + 5;
 
@@ -50,8 +51,32 @@ Result<void> check_may_empty(const std::string& path) {
   auto marker = os::read_file(path + "/lock", 256);
   if (marker && as_text(*marker) == kMarker) return {};
   std::error_code ignored;
-  if (fs::is_empty(path, ignored)) return {};
+  size_t others = 0;
+  for (const auto& entry : fs::directory_iterator(path, ignored)) others += entry.path().filename() != "lock";
+  // A lock without words is one whose owner is just about to write them.
+  if (others == 0 && (!marker || marker->empty())) return {};
   return fail(Code::kPermissionDenied, path + " holds files that are not a node's; choose another --run-dir");
+}
+
+// Makes the folder if need be and locks it. Nothing: the node that ended just now took folder or lock away meanwhile,
+// and a lock on a file that nobody finds keeps nobody out.
+Result<os::Fd> take_lock(const std::string& run) {
+  if (::mkdir(run.c_str(), 0700) != 0 && errno != EEXIST) return fail_errno("making " + run, errno);
+  auto ours = check_ours(run);
+  if (!ours && ours.error().code == Code::kNotFound) return os::Fd();
+  TIE_CHECK_OK(ours);
+  TIE_CHECK_OK(check_may_empty(run));
+  ::chmod(run.c_str(), 0700);
+  const std::string path = run + "/lock";
+  os::Fd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock && errno == ENOENT) return os::Fd();  // the whole folder went
+  if (!lock) return fail_errno("opening the lock of " + run, errno);
+  if (!try_lock(lock.get()))
+    return fail(Code::kAlreadyExists, "a node is running in " + run + "; stop it with: tie down");
+  struct stat held{}, named{};
+  if (::fstat(lock.get(), &held) != 0 || ::lstat(path.c_str(), &named) != 0 || held.st_ino != named.st_ino)
+    return os::Fd();
+  return lock;
 }
 
 void empty_but_lock(const std::string& path) {
@@ -101,15 +126,12 @@ Result<RunDirectory> RunDirectory::create(const std::string& path) {
     return fail(Code::kBadRequest, path + " is too long: socket paths end at 107 bytes");
   std::error_code error;
   fs::create_directories(fs::path(path).parent_path(), error);
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return fail_errno("making " + path, errno);
-  TIE_CHECK_OK(check_ours(path));
-  TIE_CHECK_OK(check_may_empty(path));
-  ::chmod(path.c_str(), 0700);
   RunDirectory out;
-  out.lock_ = os::Fd(::open((path + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!out.lock_) return fail_errno("opening the lock of " + path, errno);
-  if (!try_lock(out.lock_.get()))
-    return fail(Code::kAlreadyExists, "a node is running in " + path + "; stop it with: tie down");
+  for (int attempt = 0; !out.lock_; ++attempt) {
+    if (attempt == kMaxLockAttempts)
+      return fail(Code::kAlreadyExists, path + " is being taken and let go by other nodes; try again");
+    TIE_TRY(out.lock_, take_lock(path));
+  }
   (void)!::pwrite(out.lock_.get(), kMarker.data(), kMarker.size(), 0);
   empty_but_lock(path);
   out.path_ = path;
