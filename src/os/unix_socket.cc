@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "os/passed_descriptors.h"
+
 namespace tie::os {
 namespace {
 
@@ -46,6 +48,10 @@ Result<void> make_blocking(int fd) {
   return {};
 }
 
+constexpr size_t kControlBytes = CMSG_SPACE(kMaxPassedFds * sizeof(int));
+
+}  // namespace
+
 std::vector<Fd> take_descriptors(msghdr& message) {
   std::vector<Fd> out;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
@@ -59,10 +65,6 @@ std::vector<Fd> take_descriptors(msghdr& message) {
   }
   return out;
 }
-
-constexpr size_t kControlBytes = CMSG_SPACE(kMaxPassedFds * sizeof(int));
-
-}  // namespace
 
 Result<Fd> listen_unix(const std::string& path, int backlog, int mode) {
   TIE_TRY(sockaddr_un address, address_of(path));

@@ -1,6 +1,6 @@
 #include "cache/store/store_client.h"
 
-#include "os/framed_message.h"
+#include "os/reply_socket.h"
 #include "store.pb.h"
 
 namespace tie::cache {
@@ -19,20 +19,11 @@ ByteView FetchedEntry::bytes() const {
   return {reinterpret_cast<const uint8_t*>(mapping_.bytes().data()), mapping_.size()};
 }
 
-struct StoreClient::Answer {
-  v1::StoreReply reply;
-  std::vector<os::Fd> fds;
-};
+struct StoreClient::Answer : os::Received<v1::StoreReply> {};
 
 Result<StoreClient::Answer> StoreClient::receive(Deadline deadline) {
-  auto received = os::receive_message<v1::StoreReply>(socket_.get(), kMaxReplyBytes, deadline, 1);
-  if (!received) {
-    socket_.close();
-    return std::unexpected(std::move(received.error()));
-  }
-  if (received->message.has_error())
-    return fail(static_cast<Code>(received->message.error().code()), received->message.error().message());
-  return Answer{std::move(received->message), std::move(received->fds)};
+  TIE_TRY(auto received, os::receive_or_close<v1::StoreReply>(socket_, kMaxReplyBytes, deadline));
+  return Answer{std::move(received)};
 }
 
 Result<StoreClient::Answer> StoreClient::ask(const v1::StoreRequest& request, Deadline deadline, const os::Fd* memory) {
@@ -47,10 +38,7 @@ Result<StoreClient::Answer> StoreClient::ask(const v1::StoreRequest& request, De
   }
   int fd = memory != nullptr ? memory->get() : -1;
   auto fds = fd >= 0 ? std::span<const int>(&fd, 1) : std::span<const int>();
-  if (auto sent = os::send_message(socket_.get(), request, deadline, fds); !sent) {
-    socket_.close();
-    return std::unexpected(std::move(sent.error()));
-  }
+  TIE_CHECK_OK(os::send_or_close(socket_, request, deadline, fds));
   return receive(deadline);
 }
 
@@ -60,14 +48,14 @@ Result<FetchedEntry> StoreClient::get(const EntryId& id, Deadline deadline) {
   TIE_TRY(Answer answer, ask(request, deadline));
   FetchedEntry out;
   if (answer.fds.empty()) {
-    const std::string& value = answer.reply.value();
+    const std::string& value = answer.message.value();
     out.small_.assign(value.begin(), value.end());
     return out;
   }
   // Sealed against shrinking before it is mapped: else whoever made it could end this process.
   TIE_CHECK_OK(os::require_seals(answer.fds[0].get(), os::kSealAll));
   TIE_TRY(size_t size, os::file_size(answer.fds[0].get()));
-  if (size == 0 || size != answer.reply.bytes()) return fail(Code::kCorrupt, "an entry has not its stated size");
+  if (size == 0 || size != answer.message.bytes()) return fail(Code::kCorrupt, "an entry has not its stated size");
   TIE_TRY(out.mapping_, os::Mapping::read_only(answer.fds[0].get()));
   return out;
 }

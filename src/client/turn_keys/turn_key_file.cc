@@ -1,7 +1,6 @@
 #include "client/turn_keys/turn_key_file.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,6 +9,7 @@
 #include "crypto/aead.h"
 #include "crypto/hkdf.h"
 #include "os/fd.h"
+#include "os/lock_file.h"
 
 namespace tie::client {
 namespace {
@@ -41,13 +41,11 @@ Result<SecretBytes> master_of(ByteView head, ByteView passphrase) {
 }
 
 Result<os::Fd> lock_beside(const std::string& path) {
-  const std::string lock_path = path + ".lock";
-  os::Fd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!lock) return fail_errno("opening " + lock_path, errno);
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
-  if (errno != EWOULDBLOCK) return fail_errno("locking " + lock_path, errno);
-  return fail(Code::kAlreadyExists, "another tie proxy keeps its turn keys in " + path +
-                                        "; give this one a file of its own (--turn-keys), or end the other");
+  auto lock = os::lock_file(path + ".lock");
+  if (!lock && lock.error().code == Code::kAlreadyExists)
+    return fail(Code::kAlreadyExists, "another tie proxy keeps its turn keys in " + path +
+                                          "; give this one a file of its own (--turn-keys), or end the other");
+  return lock;
 }
 
 }  // namespace

@@ -1,13 +1,13 @@
 #include "keys/replay_guard/replay_guard.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 
 #include "crypto/sha256.h"
+#include "os/lock_file.h"
 
 namespace tie::keys {
 namespace {
@@ -43,10 +43,7 @@ Check first_check(ByteView key_id) {
 
 Result<ReplayGuard> ReplayGuard::open(const std::string& state_dir, size_t max_records_per_key) {
   if (::mkdir(state_dir.c_str(), 0700) != 0 && errno != EEXIST) return fail_errno("making " + state_dir, errno);
-  os::Fd lock(::open((state_dir + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!lock) return fail_errno("opening the lock of " + state_dir, errno);
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
-    return fail(Code::kAlreadyExists, "another daemon holds " + state_dir);
+  TIE_TRY(os::Fd lock, os::lock_file(state_dir + "/lock"));
   return ReplayGuard(state_dir, std::move(lock), max_records_per_key);
 }
 

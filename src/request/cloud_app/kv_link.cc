@@ -2,7 +2,7 @@
 
 #include "base/random.h"
 #include "kvxfer.pb.h"
-#include "os/framed_message.h"
+#include "os/reply_socket.h"
 #include "request/cloud_app/limits.h"
 
 namespace tie::request::app {
@@ -28,10 +28,7 @@ cache::KvDescription KvFacts::description(uint32_t block_count) const {
           .block_bytes = block_bytes};
 }
 
-struct KvLink::Answer {
-  v1::KvxferReply reply;
-  std::vector<os::Fd> fds;
-};
+struct KvLink::Answer : os::Received<v1::KvxferReply> {};
 
 Result<std::unique_ptr<KvLink>> KvLink::connect(const std::string& socket) {
   TIE_TRY(os::Fd fd, os::connect_unix(socket, Deadline::in_ms(kConnectTimeoutMs)));
@@ -42,24 +39,14 @@ Result<std::unique_ptr<KvLink>> KvLink::connect(const std::string& socket) {
 }
 
 Result<KvLink::Answer> KvLink::receive(Deadline deadline) {
-  if (!socket_) return fail(Code::kNotReady, "the connection for KV transfer is closed");
-  auto received = os::receive_message<v1::KvxferReply>(socket_.get(), kMaxReplyBytes, deadline, 1);
-  if (!received) {
-    socket_.close();
-    return std::unexpected(std::move(received.error()));
-  }
-  if (received->message.has_error())
-    return fail(static_cast<Code>(received->message.error().code()), received->message.error().message());
-  return Answer{std::move(received->message), std::move(received->fds)};
+  TIE_TRY(auto received, os::receive_or_close<v1::KvxferReply>(socket_, kMaxReplyBytes, deadline));
+  return Answer{std::move(received)};
 }
 
 Result<KvLink::Answer> KvLink::ask(const v1::KvxferRequest& request, Deadline deadline, int fd) {
   TIE_CHECK_OK(facts(deadline));  // its answer comes first
   auto fds = fd >= 0 ? std::span<const int>(&fd, 1) : std::span<const int>();
-  if (auto sent = os::send_message(socket_.get(), request, deadline, fds); !sent) {
-    socket_.close();
-    return std::unexpected(std::move(sent.error()));
-  }
+  TIE_CHECK_OK(os::send_or_close(socket_, request, deadline, fds));
   return receive(deadline);
 }
 
@@ -67,11 +54,11 @@ Result<KvFacts> KvLink::facts(Deadline deadline) {
   if (facts_) return *facts_;
   TIE_TRY(Answer answer, receive(deadline));
   KvFacts facts;
-  TIE_TRY(facts.identity.model_id, crypto::digest_from(as_bytes(answer.reply.model_id()), "model id"));
-  TIE_TRY(facts.identity.release_id, crypto::digest_from(as_bytes(answer.reply.release_id()), "release id"));
-  TIE_TRY(facts.identity.layout_id, crypto::digest_from(as_bytes(answer.reply.layout_id()), "layout id"));
-  facts.block_tokens = answer.reply.block_tokens();
-  facts.block_bytes = answer.reply.block_bytes();
+  TIE_TRY(facts.identity.model_id, crypto::digest_from(as_bytes(answer.message.model_id()), "model id"));
+  TIE_TRY(facts.identity.release_id, crypto::digest_from(as_bytes(answer.message.release_id()), "release id"));
+  TIE_TRY(facts.identity.layout_id, crypto::digest_from(as_bytes(answer.message.layout_id()), "layout id"));
+  facts.block_tokens = answer.message.block_tokens();
+  facts.block_bytes = answer.message.block_bytes();
   if (facts.block_tokens == 0 || facts.block_tokens > kMaxKvBlockTokens || facts.block_bytes == 0 ||
       facts.block_bytes > cache::kMaxBlockBytes)
     return fail(Code::kCorrupt, "the runtime's blocks have an impossible size");

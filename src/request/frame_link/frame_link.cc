@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "os/passed_descriptors.h"
+
 namespace tie::request {
 namespace {
 
@@ -17,20 +19,6 @@ constexpr size_t kFirstReadBytes = 4 << 10;
 constexpr size_t kMostReadBytes = 1 << 20;
 constexpr size_t kFramesPerSend = 16;
 constexpr size_t kControlBytes = CMSG_SPACE(os::kMaxPassedFds * sizeof(int));
-
-std::vector<os::Fd> descriptors_of(msghdr& message) {
-  std::vector<os::Fd> out;
-  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd;
-      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof fd);
-      out.emplace_back(fd);
-    }
-  }
-  return out;
-}
 
 bool would_block(int error) {
   return error == EAGAIN || error == EWOULDBLOCK;
@@ -125,7 +113,7 @@ Result<FrameLink::Fill> FrameLink::fill() {
   drained_ = static_cast<size_t>(n) < room;
   uint64_t begin = in_offset_ + end_;
   end_ += static_cast<size_t>(n);
-  std::vector<os::Fd> fds = descriptors_of(message);
+  std::vector<os::Fd> fds = os::take_descriptors(message);
   if ((message.msg_flags & MSG_CTRUNC) != 0 || (!fds.empty() && !fds_.empty()))
     return fail(Code::kCorrupt, "the peer passed more descriptors than this link takes");
   if (!fds.empty()) {
