@@ -13,6 +13,7 @@ import time
 import httpx
 import pytest
 import support
+from protobuf_by_hand import field
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "integration/independent"))
 import privacy_pass  # noqa: E402
@@ -192,7 +193,7 @@ def test_the_spend_socket_takes_tokens_and_nothing_else(node, issuer):
             return s.recv(16)
 
     token = token_for(node, issuer)
-    message = b"\x0a" + bytes([len(token) & 127 | 128, len(token) >> 7]) + token
+    message = field(1, token)
     assert ask_daemon(message) == b"\0\0\0\2\x08\1"
     assert ask_daemon(message) == b"\0\0\0\0"
     assert ask_daemon(hashlib.sha256(b"no token").digest()) == b""

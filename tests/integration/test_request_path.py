@@ -11,7 +11,7 @@ import time
 import grpc
 import httpx
 import pytest
-from protobuf_by_hand import fields
+from protobuf_by_hand import field, fields
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import h2_frames  # noqa: E402
@@ -66,17 +66,6 @@ def in_flight(channel):
     level = dict(fields(next(stream)))
     stream.cancel()
     return level.get(2, 0)
-
-
-def field(number, value):
-    """A length-delimited field."""
-    size, out = len(value), bytearray()
-    while size > 127:
-        out.append(size & 127 | 128)
-        size >>= 7
-    out.append(size)
-    key = number << 3 | 2
-    return (bytes([key]) if key < 128 else bytes([key & 127 | 128, key >> 7])) + bytes(out) + value
 
 
 SETUP = field(1, b"\x08\x01")

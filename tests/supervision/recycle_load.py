@@ -52,18 +52,24 @@ def recycle_once(place):
     return float(value) * (1000 if unit == "s" else 1)
 
 
-def recycles(place, count, clients):
-    """(times in ms, outcomes of the requests, what leaked)."""
+def recycles(place, count, clients, progress=lambda done, count, last_ms: None):
+    """(times in ms, outcomes of the requests, what leaked). `progress` hears of each recycle."""
     wait_ready(place)
     before = inventory(place)
     times, outcomes = [], collections.Counter()
+
+    def recycle_all():
+        for _ in range(count):
+            times.append(recycle_once(place))
+            progress(len(times), count, times[-1])
+
     if clients:
         with Load(place, clients) as load:
-            times = [recycle_once(place) for _ in range(count)]
+            recycle_all()
         outcomes = load.outcomes
         outcomes["strange"] += len(load.strange) - load.outcomes["strange"]
     else:
-        times = [recycle_once(place) for _ in range(count)]
+        recycle_all()
     wait_ready(place)
     return times, outcomes, settled_leaks(place, before)
 
