@@ -36,6 +36,30 @@ def test_an_unknown_word_is_named_with_what_was_meant(node):
         assert done.returncode == 2 and said in done.stderr, done.stderr
 
 
+def test_bytes_that_are_no_text_are_refused_here_and_a_chat_goes_on(node):
+    done = node.tie("ask", b"a\xff\xfe")
+    assert done.returncode == 2 and "not UTF-8" in done.stderr and "protobuf" not in done.stderr, done.stderr
+    done = subprocess.run([str(support.tie_program()), "chat", "--node", node.node, "--max-tokens", "4"], input=b"caf\xe9\n/keys\nHello\n/exit\n", capture_output=True, timeout=60)
+    assert done.returncode == 0 and b"not UTF-8" in done.stderr and b"protobuf" not in done.stderr and b"from the cache" in done.stderr, done.stderr
+
+
+def test_a_question_without_quotes_is_told_so(node):
+    done = node.tie("ask", "Why", "is", "the", "sky", "blue?")
+    assert done.returncode == 2 and "'is'" in done.stderr and "quotes" in done.stderr, done.stderr
+    done = node.tie("ask", "hi", "--bogus")
+    assert done.returncode == 2 and "no option --bogus" in done.stderr, done.stderr
+
+
+def test_a_message_that_does_not_fit_is_not_kept_and_the_way_out_is_named(node):
+    done = node.tie("chat", "--max-tokens", "4", input="Hello\n" + "word " * 9000 + "\nHello again\n/exit\n")
+    assert done.returncode == 0 and "8192" in done.stderr and "/clear" in done.stderr and done.stderr.count("from the cache") == 2, done.stderr
+
+
+def test_the_help_of_up_is_that_of_up(node):
+    done = node.tie("up", "--help")
+    assert done.returncode == 0 and "Usage: tie up" in done.stdout and "--detach" in done.stdout and "tie-launcher" not in done.stdout
+
+
 def test_keys_shows_each_check(node):
     done = node.tie("keys")
     assert done.returncode == 0, done.stdout + done.stderr

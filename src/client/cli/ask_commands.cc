@@ -10,6 +10,7 @@
 #include "client/cli/command.h"
 #include "client/cli/terminal_answer.h"
 #include "client/cli/terminal_text.h"
+#include "client/proxy/json_text.h"
 #include "client/turn_keys/turn_key_table.h"
 
 namespace tie::cli {
@@ -36,6 +37,17 @@ void add_ask_flags(CLI::App& command, AskOptions& o) {
       ->check(CLI::Range(0.0, 2.0));
   command.add_option("--seed", o.seed, "the same seed gives the same answer again");
   command.add_flag("--stats", o.stats, "print token counts and speed after the answer");
+}
+
+// What goes into a request is text; a terminal or a file may hold other bytes.
+bool is_text(const char* what, const std::string& text) {
+  if (client::is_utf8(text)) return true;
+  fmt::print(stderr, "tie: {} is not UTF-8 text; `iconv -t UTF-8` turns text of another encoding into it\n", what);
+  return false;
+}
+
+bool are_texts(const AskOptions& o) {
+  return is_text("--model", o.model) && is_text("--system", o.system) && is_text("--prompt-id", o.prompt_id);
 }
 
 v1::Message message_of(const std::string& role, const std::string& text) {
@@ -96,6 +108,7 @@ int ask(const AskOptions& o) {
     fmt::print(stderr, "tie: what is the question? For example: tie ask \"Why is the sky blue?\"\n");
     return kExitUsage;
   }
+  if (!are_texts(o) || !is_text("the question", prompt)) return kExitUsage;
   auto session = open_session(o.node);
   if (!session) return report(session.error());
   auto node = (*session)->node();
@@ -188,6 +201,7 @@ class Chat {
   }
 
   void say(const std::string& text) {
+    if (!is_text("the message", text)) return;
     auto& history = *request_.mutable_conversation()->mutable_messages();
     *history.Add() = message_of("user", text);
     request_.clear_turn_key_read();
@@ -199,6 +213,9 @@ class Chat {
     finish(answer);
     if (answer.error.code != Code::kOk && answer.text.empty()) {
       history.RemoveLast();  // the model never heard it
+      if (answer.error.code == Code::kContextExceeded && !history.empty())
+        fmt::print(stderr,
+                   "  this message was not kept; a shorter one may fit, and /clear begins a new conversation\n");
       return;
     }
     *history.Add() = message_of("assistant", answer.text);
@@ -219,6 +236,7 @@ class Chat {
 };
 
 int chat(const AskOptions& o) {
+  if (!are_texts(o)) return kExitUsage;
   Interrupts& interrupts = Interrupts::start();  // before gRPC starts its threads
   auto session = open_session(o.node);
   if (!session) return report(session.error());
@@ -240,13 +258,23 @@ void add_ask_commands(CLI::App& app, int& exit_code) {
   CLI::App* ask_command = app.add_subcommand("ask", "ask one question and print the answer");
   ask_command->add_option("QUESTION", o->prompt, "the question; - or nothing reads standard input");
   add_ask_flags(*ask_command, *o);
+  ask_command->allow_extras();  // words of a question without quotes; the callback says so
   ask_command->add_flag("--json", o->json, "print one JSON object instead of text");
   ask_command->footer(
       "Examples:\n  tie ask \"Why is the sky blue?\" --max-tokens 100\n  tie ask --system \"Answer in French.\" < "
       "letter.txt\n\n" +
       std::string(kExitCodesHelp));
   o->node.token_batch = 0;  // one question: nothing is fetched ahead
-  ask_command->callback([o, &exit_code] { exit_code = ask(*o); });
+  ask_command->callback([o, ask_command, &exit_code] {
+    if (std::vector<std::string> more = ask_command->remaining(); !more.empty()) {
+      if (more.front().starts_with("-"))
+        fmt::print(stderr, "tie: there is no option {}; `tie ask --help` lists them\n", more.front());
+      else
+        fmt::print(stderr, "tie: '{}' is one word too many: put the question in quotes, \"…\"\n", more.front());
+      throw CLI::RuntimeError(kExitUsage);
+    }
+    exit_code = ask(*o);
+  });
 
   auto c = std::make_shared<AskOptions>();
   CLI::App* chat_command = app.add_subcommand("chat", "talk in the terminal");

@@ -35,6 +35,10 @@ bool is_length(const std::string& text) {
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
+bool may_bring_a_body(const httplib::Request& request) {
+  return request.method == "POST" || request.method == "PUT" || request.method == "PATCH";
+}
+
 Refused judge(const httplib::Request& request) {
   if (request.target.size() > kMaxHttpTargetBytes) return {414, "The address is too long."};
   if (request.has_header("Content-Encoding") && request.get_header_value("Content-Encoding") != "identity") {
@@ -52,7 +56,7 @@ Refused judge(const httplib::Request& request) {
   if (request.has_header("Transfer-Encoding") && request.get_header_value("Transfer-Encoding") != "chunked") {
     return {400, "The Transfer-Encoding is not 'chunked'."};
   }
-  if (request.method != "POST" && request.method != "PUT" && request.method != "PATCH") return {};
+  if (!may_bring_a_body(request)) return {};
   std::string type = request.get_header_value("Content-Type");
   if (type.rfind("multipart/", 0) == 0 || type.rfind("application/x-www-form-urlencoded", 0) == 0) {
     return {415, "The body must be JSON: add the header 'Content-Type: application/json'."};
@@ -237,6 +241,11 @@ struct HttpServer::Impl final : httplib::Server {
         request.ranges.clear();
         request.headers.erase("Range");
         request.headers.erase("Accept-Encoding");
+        // Without either header there is no body (RFC 9112, 6.3); the library would wait for one until the client
+        // leaves.
+        if (may_bring_a_body(request) && !request.has_header("Content-Length") &&
+            !request.has_header("Transfer-Encoding"))
+          request.set_header("Content-Length", "0");
         if (current.refused.status == 0) return;
         request.headers.erase("Connection");
         request.set_header("Connection", "close");

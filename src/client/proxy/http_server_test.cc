@@ -115,6 +115,18 @@ TEST_F(HttpServerTest, AnIdleKeptConnectionServesOn) {
   EXPECT_TRUE(all.ends_with("{\"of\":\"handler\"}")) << all;
 }
 
+TEST_F(HttpServerTest, APostThatAnnouncesNoBodyHasNoneAndIsAnsweredAtOnce) {
+  for (const char* method : {"POST", "PUT", "PATCH", "DELETE"}) {
+    os::Fd kept = connect();
+    int before = served_;
+    say(kept, std::string(method) + " / HTTP/1.1\r\nHost: x\r\n\r\n");
+    wait_for(before + 1);
+    say(kept, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    std::string all = until_closed(kept);
+    EXPECT_TRUE(all.starts_with("HTTP/1.1 200 ") && all.ends_with("{\"of\":\"handler\"}")) << method << "->\n" << all;
+  }
+}
+
 TEST_F(HttpServerTest, WhatIsNotHttpIsAnsweredOnceAndTheConnectionCloses) {
   const std::string post = "POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
   const std::vector<std::string> wrong = {
