@@ -17,6 +17,12 @@ CudaModel::~CudaModel() = default;
 const ModelConfig& CudaModel::config() const {
   return state_->whole;
 }
+const Shard& CudaModel::shard() const {
+  return state_->shard;
+}
+const ModelConfig& CudaModel::part() const {
+  return state_->config;
+}
 const std::string& CudaModel::kernels() const {
   return state_->fast.report();
 }
@@ -145,11 +151,12 @@ GpuLayer layer_of(const DeviceTable& table, DevicePtr base, uint32_t i) {
   return w;
 }
 
-Result<void> check_ranks(const DeviceTable& table, const NcclRanks* ranks) {
-  if (table.place.stages != 1) return fail(Code::kUnsupportedFeature, "the GPU back end has no pipeline stages");
-  const bool fits = ranks ? ranks->ranks() == table.place.tensor_ranks && ranks->rank() == table.place.tensor_rank
-                          : table.place.alone();
-  if (!fits) return fail(Code::kBadRequest, "the weights of one rank need the communicator of that rank");
+Result<void> check_ranks(const RankPlace& place, const NcclRanks* ranks, const NcclRanks* stages) {
+  const bool fits =
+      ranks ? ranks->ranks() == place.tensor_ranks && ranks->rank() == place.tensor_rank : place.tensor_ranks == 1;
+  const bool stages_fit = stages ? stages->ranks() == place.stages && stages->rank() == place.stage : place.stages == 1;
+  if (!fits || !stages_fit)
+    return fail(Code::kBadRequest, "the weights of one rank need the communicators of that rank");
   return {};
 }
 
@@ -157,7 +164,7 @@ Result<void> check_ranks(const DeviceTable& table, const NcclRanks* ranks) {
 
 Result<CudaModel> CudaModel::attach(std::shared_ptr<Driver> driver, std::span<const std::byte> kernels,
                                     const DeviceTable& table, DeviceMemory weights, const CudaModelOptions& options) {
-  TIE_CHECK_OK(check_ranks(table, options.ranks.get()));
+  TIE_CHECK_OK(check_ranks(table.place, options.ranks.get(), options.stages.get()));
   if (options.max_batch_rows == 0 || options.max_batch_rows > 8192 || options.max_logit_rows > 8192 ||
       options.max_sequences > 8192 || options.max_top_k > 1024)
     return fail(Code::kBadRequest, "batch limits must lie between 1 and 8192");
@@ -171,7 +178,8 @@ Result<CudaModel> CudaModel::attach(std::shared_ptr<Driver> driver, std::span<co
   s->weights = std::move(weights);
   if (s->options.multiprocessors == 0) {
     int count = 0;
-    TIE_CHECK_OK(driver->check(driver->device_attribute(&count, kMultiprocessorCount, 0), "asking for the GPU's size"));
+    TIE_CHECK_OK(driver->check(driver->device_attribute(&count, kMultiprocessorCount, driver->device()),
+                               "asking for the GPU's size"));
     s->options.multiprocessors = static_cast<uint32_t>(std::clamp(count, 1, 1024));
   }
   TIE_TRY(s->launcher, Launcher::create(driver, kernels));

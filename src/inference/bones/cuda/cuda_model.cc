@@ -98,14 +98,30 @@ const uint32_t* CudaModel::State::masks_of_shard(const uint32_t* masks, uint32_t
 }
 
 Result<void> CudaModel::State::wait() {
-  return options.ranks ? options.ranks->wait(launcher->stream()) : launcher->wait();
+  if (options.stages) TIE_CHECK_OK(options.stages->wait(launcher->stream()));
+  return options.ranks ? options.ranks->wait(launcher->stream()) : options.stages ? Result<void>() : launcher->wait();
+}
+
+// The rows of the batch, from their tokens or from the stage before.
+Result<void> CudaModel::State::begin_rows(const StepShape& s) {
+  const uint64_t count = uint64_t{s.rows} * config.n_embd;
+  if (!shard.first_stage) return options.stages->receive(b.x, count, options.stages->rank() - 1, launcher->stream());
+  const EmbedArgs embed{embedding.m, device.tokens, b.x, config.embedding_scale, shard.first_vocab};
+  TIE_CHECK_OK(launcher->launch_for("tie_embed", embedding.format, embed, {s.rows, 1, 1}, kRowThreads, 0));
+  return add_ranks(b.x, count);
+}
+
+// Their logits, or on to the next stage.
+Result<void> CudaModel::State::end_rows(const StepShape& s) {
+  if (shard.last_stage) return head(s);
+  return options.stages->send(b.x, uint64_t{s.rows} * config.n_embd, options.stages->rank() + 1, launcher->stream());
 }
 
 // ---- layers ----
 
 Result<void> CudaModel::State::attention(uint32_t i, const StepShape& s, const PagedKv& kv, uint32_t pool_blocks) {
   const ModelConfig& c = config;
-  const bool local = c.layer_is_local(i);
+  const bool local = whole.layer_is_local(shard.first_layer + i);
   const uint32_t window = local ? c.sliding_window : 0;
   if (s.decode) {
     const uint32_t n = splits(s.rows), group = c.n_heads / c.n_kv_heads;
@@ -145,7 +161,7 @@ Result<void> CudaModel::State::layer(uint32_t i, const StepShape& s, const Devic
                    pool.layout.type == KvType::kQ8     ? KvElement::kE4m3
                    : pool.layout.type == KvType::kBf16 ? KvElement::kBf16
                                                        : KvElement::kF16};
-  const int set = c.layer_is_local(i) ? 1 : 0;
+  const int set = whole.layer_is_local(shard.first_layer + i) ? 1 : 0;
   const HeadsArgs heads{.q = b.q,
                         .k = b.k,
                         .v = b.v,
@@ -210,11 +226,9 @@ Result<void> CudaModel::State::head(const StepShape& s) {
 }
 
 Result<void> CudaModel::State::enqueue(const StepShape& s, const DeviceKvPool& kv) {
-  const EmbedArgs embed{embedding.m, device.tokens, b.x, config.embedding_scale, shard.first_vocab};
-  TIE_CHECK_OK(launcher->launch_for("tie_embed", embedding.format, embed, {s.rows, 1, 1}, kRowThreads, 0));
-  TIE_CHECK_OK(add_ranks(b.x, uint64_t{s.rows} * config.n_embd));
+  TIE_CHECK_OK(begin_rows(s));
   for (uint32_t i = 0; i < config.n_layers; ++i) TIE_CHECK_OK(layer(i, s, kv));
-  return head(s);
+  return end_rows(s);
 }
 
 // ---- a step ----
@@ -246,7 +260,7 @@ StepShape CudaModel::State::fill_batch(const Batch& batch, const KvLayout& layou
   return s;
 }
 
-Result<void> CudaModel::State::step(const Batch& batch, const DeviceKvPool& kv, uint32_t top_k, const uint32_t* masks) {
+Result<void> CudaModel::State::check(const Batch& batch, const DeviceKvPool& kv) const {
   const BatchLimits limits{options.max_batch_rows, options.max_logit_rows, options.max_sequences};
   // Block numbers, not addresses, are what is checked.
   ModelConfig here = config;
@@ -256,15 +270,20 @@ Result<void> CudaModel::State::step(const Batch& batch, const DeviceKvPool& kv, 
   for (const SequenceSpan& span : batch.sequences)
     if (kv.layout.blocks_for(span.first_position + span.n_rows) > options.max_table_blocks / 2)
       return fail(Code::kContextExceeded, "a sequence has more blocks than the GPU's block tables hold");
+  return {};
+}
+
+Result<void> CudaModel::State::step(const Batch& batch, const DeviceKvPool& kv, uint32_t top_k, const uint32_t* masks) {
+  TIE_CHECK_OK(check(batch, kv));
   StepShape s = fill_batch(batch, kv.layout);
   s.top_k = top_k;
   s.masked = masks != nullptr;
-  if (masks)
+  if (masks && shard.last_stage)
     TIE_CHECK_OK(launcher->copy_in(reinterpret_cast<DevicePtr>(b.masks), masks_of_shard(masks, s.logit_rows),
                                    uint64_t{s.logit_rows} * mask_words * 4));
   const auto* end = reinterpret_cast<const uint8_t*>(host.tables + uint64_t{s.sequences} * s.table_stride);
   TIE_CHECK_OK(launcher->copy_in(batch_memory.at(), host_batch.data(), static_cast<size_t>(end - host_batch.data())));
-  if (!s.decode || !options.graphs || options.ranks) return enqueue(s, kv);
+  if (!s.decode || !options.graphs) return enqueue(s, kv);
   // A shape that is new runs as it is, which also loads its kernels (a capture may not); the second time it is
   // captured.
   if (graphs.size() >= kMaxGraphs && !graphs.contains(s.key(kv.base))) graphs.clear();
@@ -277,16 +296,18 @@ Result<void> CudaModel::State::step(const Batch& batch, const DeviceKvPool& kv, 
   return launcher->replay(found->second);
 }
 
+Result<void> CudaModel::check(const Batch& batch, const DeviceKvPool& kv) const {
+  return state_->check(batch, kv);
+}
+
 Result<Logits> CudaModel::forward(const Batch& batch, const DeviceKvPool& kv) {
   State& s = *state_;
-  if (s.options.ranks)
-    return fail(Code::kUnsupportedFeature, "a rank's logits are a part of the vocabulary: ask for the best ids");
   TIE_CHECK_OK(s.step(batch, kv, 0, nullptr));
-  const auto rows = static_cast<uint32_t>(batch.logit_rows.size());
+  const auto rows = s.shard.last_stage ? static_cast<uint32_t>(batch.logit_rows.size()) : 0u;
   if (rows != 0)
     TIE_CHECK_OK(s.launcher->copy_out(s.host_out.data(), reinterpret_cast<DevicePtr>(s.b.logits),
                                       uint64_t{rows} * s.logits_stride * 4));
-  TIE_CHECK_OK(s.launcher->wait());
+  TIE_CHECK_OK(s.wait());
   return Logits{reinterpret_cast<float*>(s.host_out.data()), s.logits_stride, rows, s.config.n_vocab};
 }
 
@@ -297,7 +318,7 @@ Result<std::vector<TopIds>> CudaModel::forward_top_k(const Batch& batch, const D
     return fail(Code::kBadRequest, "more ids are asked for than the model's limit");
   TIE_CHECK_OK(s.step(batch, kv, k, masks));
   const uint32_t ranks = s.options.ranks ? s.options.ranks->ranks() : 1;
-  const size_t rows = batch.logit_rows.size(), count = ranks * rows * k;
+  const size_t rows = s.shard.last_stage ? batch.logit_rows.size() : 0, count = ranks * rows * k;
   std::vector<TopIds> out(rows);
   if (rows == 0) {
     TIE_CHECK_OK(s.wait());

@@ -2,10 +2,11 @@
 // (its own or another process's), owns the workspace, the stream and the captured graphs. Up to four rows take the
 // path of fused matrix-vector products, more take tensor cores; a batch in which every sequence has one row is decode,
 // captured as a CUDA graph when its shape comes for the second time and replayed from then on. Between the copy of the
-// batch to the GPU and the arrival of logits nothing waits. Threads: one at a time. Tensor ranks: each process attaches
-// its own shard with a communicator (nccl.h), all make the same calls; sums after the embedding, the attention and the
-// feed-forward, and the best ids of the shards are merged, never rows of logits (forward_top_k alone). No stages, and
-// no graphs with ranks. Numbers: products of more than four rows round activations to bf16; unlike the CPU's kernels,
+// batch to the GPU and the arrival of logits nothing waits. Threads: one at a time. Ranks: each process attaches its
+// own shard with its communicators (nccl.h), all make the same calls, graphs hold NCCL's work like the kernels'. Tensor
+// ranks add up after the embedding, the attention and the feed-forward; of the best ids those of the shards are merged,
+// of whole rows each rank has its own columns. Stages hand the batch's rows on, one batch at a time: they divide the
+// memory, not the time. Numbers: products of more than four rows round activations to bf16; unlike the CPU's kernels,
 // results are equal for equal shapes of batch, not across shapes.
 #pragma once
 #include <map>
@@ -29,9 +30,10 @@ struct CudaModelOptions {
   uint32_t max_table_blocks = 4096;  // of one sequence
   uint32_t multiprocessors = 0;      // 0: ask the driver
   bool graphs = true;
-  std::shared_ptr<NcclRanks> ranks = {};  // with the weights of one rank, and only then
-  bool fast_kernels = true;               // where the GPU has its own units and they agree with the portable kernels
-  uint32_t fast_rows = 128;               // of a batch, from which on they are used
+  // With the weights of one rank, and only then: the ranks of its stage, and the stages of its tensor rank.
+  std::shared_ptr<NcclRanks> ranks = {}, stages = {};
+  bool fast_kernels = true;  // where the GPU has its own units and they agree with the portable kernels
+  uint32_t fast_rows = 128;  // of a batch, from which on they are used
 };
 
 // The paged cache in GPU memory; the sizes are those of `layout` (a rank's: of its own heads), the order of elements is
@@ -61,11 +63,17 @@ class CudaModel {
   const std::string& kernels() const;
   const std::string& kernel_word() const;
 
-  // As Model::forward; logits arrive in pinned memory, valid until the next call. kUnsupportedFeature on a rank.
+  const Shard& shard() const;       // what lies here
+  const ModelConfig& part() const;  // the model as this rank sees it: its KV pool's sizes
+
+  // What forward() checks first; nothing else fails for a batch's sake.
+  Result<void> check(const Batch& batch, const DeviceKvPool& kv) const;
+  // As Model::forward; logits arrive in pinned memory, valid until the next call. On a rank: those of its own columns
+  // (n_vocab and the first of them as shard() says), no rows before the last stage.
   Result<Logits> forward(const Batch& batch, const DeviceKvPool& kv);
 
-  // The same, but only the best `k` ids of each logit row come back, on every rank the same. `masks`: null, or for each
-  // logit row (n_vocab + 31) / 32 words, a 0 bit forbids an id (the grammar's).
+  // The same, but only the best `k` ids of each logit row come back, on every rank of the last stage the same. `masks`:
+  // null, or for each logit row (n_vocab + 31) / 32 words, a 0 bit forbids an id (the grammar's).
   Result<std::vector<TopIds>> forward_top_k(const Batch& batch, const DeviceKvPool& kv, uint32_t k,
                                             const uint32_t* masks);
 

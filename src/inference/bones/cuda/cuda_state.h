@@ -109,6 +109,7 @@ struct CudaModel::State {
   Result<void> choose_kernels();
   Result<void> put_frequencies(const DeviceTable& table);
   StepShape fill_batch(const Batch& batch, const KvLayout& layout);
+  Result<void> check(const Batch& batch, const DeviceKvPool& kv) const;
   Result<void> step(const Batch& batch, const DeviceKvPool& kv, uint32_t top_k, const uint32_t* masks);
   Result<void> enqueue(const StepShape& s, const DeviceKvPool& kv);
   Result<void> layer(uint32_t i, const StepShape& s, const DeviceKvPool& kv);
@@ -124,6 +125,8 @@ struct CudaModel::State {
   bool adds(const float* post_norm) const { return !post_norm && shard_is_first(); }
   bool shard_is_first() const { return !options.ranks || options.ranks->rank() == 0; }
   Result<void> add_ranks(float* at, uint64_t count);
+  Result<void> begin_rows(const StepShape& s);
+  Result<void> end_rows(const StepShape& s);
   Result<void> gather_top_k(const StepShape& s);
   const uint32_t* masks_of_shard(const uint32_t* masks, uint32_t rows);
   Result<void> wait();

@@ -16,9 +16,9 @@ Result<std::shared_ptr<Driver>> Driver::load(int device, const std::string& libr
   TIE_CUDA_DRIVER(TIE_CUDA_LOAD)
 #undef TIE_CUDA_LOAD
   TIE_CHECK_OK(driver->check(driver->init(0), "starting the CUDA driver"));
-  int handle = 0;
-  TIE_CHECK_OK(driver->check(driver->device_get(&handle, device), "finding the GPU"));
-  TIE_CHECK_OK(driver->check(driver->context_retain(&driver->context_, handle), "opening the GPU"));
+  TIE_CHECK_OK(
+      driver->check(driver->device_get(&driver->device_, device), ("finding GPU " + std::to_string(device)).c_str()));
+  TIE_CHECK_OK(driver->check(driver->context_retain(&driver->context_, driver->device_), "opening the GPU"));
   TIE_CHECK_OK(driver->use_on_this_thread());
   return driver;
 }

@@ -71,6 +71,7 @@ class Driver {
   Result<void> check(int status, const char* doing) const;
   // For threads other than the one that loaded it.
   Result<void> use_on_this_thread() const;
+  int device() const { return device_; }  // as the driver names it
 
 #define TIE_CUDA_MEMBER(member, symbol, parameters) int(*member) parameters = nullptr;
   TIE_CUDA_DRIVER(TIE_CUDA_MEMBER)
@@ -80,6 +81,7 @@ class Driver {
   Driver() = default;
   void* library_ = nullptr;
   void* context_ = nullptr;
+  int device_ = 0;
 };
 
 // Memory of the GPU, or pinned memory of the CPU; freed with the object. Pinned memory comes from cuMemHostAlloc:

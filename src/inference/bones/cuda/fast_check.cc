@@ -153,8 +153,10 @@ Result<FastKernels> FastKernels::choose(std::shared_ptr<Driver> driver, Launcher
                                         std::span<const Format> formats, uint32_t head_dim) {
   FastKernels out;
   int major = 0, minor = 0;
-  TIE_CHECK_OK(driver->check(driver->device_attribute(&major, kCapabilityMajor, 0), "asking for the GPU's kind"));
-  TIE_CHECK_OK(driver->check(driver->device_attribute(&minor, kCapabilityMinor, 0), "asking for the GPU's kind"));
+  TIE_CHECK_OK(
+      driver->check(driver->device_attribute(&major, kCapabilityMajor, driver->device()), "asking for the GPU's kind"));
+  TIE_CHECK_OK(
+      driver->check(driver->device_attribute(&minor, kCapabilityMinor, driver->device()), "asking for the GPU's kind"));
   out.driver_ = std::move(driver);
   out.units_ = minor != 0 ? Units::kNone : major == 9 ? Units::kHopper : major == 10 ? Units::kBlackwell : Units::kNone;
   out.report_ = "GPU of compute capability " + std::to_string(major) + "." + std::to_string(minor);

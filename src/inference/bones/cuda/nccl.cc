@@ -53,7 +53,12 @@ NcclRanks::NcclRanks(std::shared_ptr<Nccl> nccl, std::shared_ptr<Driver> driver,
     : nccl_(std::move(nccl)), driver_(std::move(driver)), options_(std::move(options)) {}
 
 NcclRanks::~NcclRanks() {
-  if (comm_) nccl_->destroy(comm_);
+  if (!comm_) return;
+  // Without its peers a communicator is not wound up, only ended.
+  if (options_.peer_lost && options_.peer_lost())
+    nccl_->abort(comm_);
+  else
+    nccl_->destroy(comm_);
 }
 
 Result<std::unique_ptr<NcclRanks>> NcclRanks::join(std::shared_ptr<Nccl> nccl, std::shared_ptr<Driver> driver,
@@ -76,16 +81,20 @@ std::unexpected<Error> NcclRanks::give_up(Code code, const std::string& why) {
   return fail(code, why);
 }
 
-Result<void> NcclRanks::look(const Deadline& deadline, const char* doing) {
-  if (options_.peer_lost && options_.peer_lost())
-    return give_up(Code::kRuntimeLost, std::string(doing) + ": a rank of the model is lost");
+Result<void> NcclRanks::no_error(const char* doing) {
   int error = kSuccess;
   if (comm_) {
     const int asked = nccl_->async_error(comm_, &error);
     if (asked != kSuccess) error = asked;
   }
-  if (error != kSuccess && error != kInProgress)
-    return give_up(Code::kRuntimeLost, std::string(doing) + ": " + nccl_->text(error));
+  if (error == kSuccess || error == kInProgress) return {};
+  return give_up(Code::kRuntimeLost, std::string(doing) + ": " + nccl_->text(error));
+}
+
+Result<void> NcclRanks::look(const Deadline& deadline, const char* doing) {
+  if (options_.peer_lost && options_.peer_lost())
+    return give_up(Code::kRuntimeLost, std::string(doing) + ": a rank of the model is lost");
+  TIE_CHECK_OK(no_error(doing));
   if (deadline.passed()) return give_up(Code::kDeadline, std::string(doing) + ": not every rank took part in time");
   return {};
 }
@@ -127,6 +136,16 @@ Result<void> NcclRanks::all_gather(const void* from, void* to, size_t count, voi
   return started(nccl_->all_gather(from, to, count, kUint32, comm_, stream), "gathering from the ranks");
 }
 
+Result<void> NcclRanks::send(const float* from, size_t count, uint32_t to_rank, void* stream) {
+  if (lost_) return fail(Code::kRuntimeLost, "a rank of the model is lost");
+  return started(nccl_->send(from, count, kFloat32, static_cast<int>(to_rank), comm_, stream), "handing rows on");
+}
+
+Result<void> NcclRanks::receive(float* to, size_t count, uint32_t from_rank, void* stream) {
+  if (lost_) return fail(Code::kRuntimeLost, "a rank of the model is lost");
+  return started(nccl_->recv(to, count, kFloat32, static_cast<int>(from_rank), comm_, stream), "taking rows over");
+}
+
 // A peer that dies leaves NCCL's kernels spinning on the GPU: only an abort ends them, so nothing here waits inside
 // the driver.
 Result<void> NcclRanks::wait(void* stream) {
@@ -134,7 +153,7 @@ Result<void> NcclRanks::wait(void* stream) {
   const Deadline deadline = Deadline::in_ms(options_.step_ms);
   for (uint32_t looks = 0;; ++looks) {
     const int status = driver_->stream_query(stream);
-    if (status == 0) return {};
+    if (status == 0) return no_error("the ranks' step");
     if (status != kNotReady) {
       auto failed = driver_->check(status, "waiting for the GPU");
       return give_up(failed.error().code, failed.error().message);

@@ -1,4 +1,5 @@
-// The GPUs' communicator: NCCL, loaded by name like the driver, for the tensor ranks of one model. Each rank is a
+// The GPUs' communicator: NCCL, loaded by name like the driver, for the ranks of one model: those that share
+// layers (tensor ranks), or those that hand rows on (stages). Each rank is a
 // process with a GPU of its own; all make the same calls in the same order, on their model's stream. No wait here is
 // without end: joining has a deadline, and wait() looks for dead peers, for errors that NCCL found by itself and for
 // the deadline, and aborts the communicator then, which ends what still runs on the GPU. After that every call answers
@@ -28,18 +29,20 @@ struct NcclConfig {
 };
 
 // X(member, symbol, parameters); each returns ncclResult_t: 0 success, 7 in progress, else an error.
-#define TIE_NCCL(X)                                                                                        \
-  X(get_version, ncclGetVersion, (int* version))                                                           \
-  X(get_unique_id, ncclGetUniqueId, (NcclUniqueId * id))                                                   \
-  X(init, ncclCommInitRankConfig, (void** comm, int ranks, NcclUniqueId id, int rank, NcclConfig* config)) \
-  X(destroy, ncclCommDestroy, (void* comm))                                                                \
-  X(abort, ncclCommAbort, (void* comm))                                                                    \
-  X(async_error, ncclCommGetAsyncError, (void* comm, int* error))                                          \
-  X(all_reduce, ncclAllReduce,                                                                             \
-    (const void* from, void* to, size_t count, int type, int operation, void* comm, void* stream))         \
-  X(reduce_scatter, ncclReduceScatter,                                                                     \
-    (const void* from, void* to, size_t count, int type, int operation, void* comm, void* stream))         \
-  X(all_gather, ncclAllGather, (const void* from, void* to, size_t count, int type, void* comm, void* stream))
+#define TIE_NCCL(X)                                                                                            \
+  X(get_version, ncclGetVersion, (int* version))                                                               \
+  X(get_unique_id, ncclGetUniqueId, (NcclUniqueId * id))                                                       \
+  X(init, ncclCommInitRankConfig, (void** comm, int ranks, NcclUniqueId id, int rank, NcclConfig* config))     \
+  X(destroy, ncclCommDestroy, (void* comm))                                                                    \
+  X(abort, ncclCommAbort, (void* comm))                                                                        \
+  X(async_error, ncclCommGetAsyncError, (void* comm, int* error))                                              \
+  X(all_reduce, ncclAllReduce,                                                                                 \
+    (const void* from, void* to, size_t count, int type, int operation, void* comm, void* stream))             \
+  X(reduce_scatter, ncclReduceScatter,                                                                         \
+    (const void* from, void* to, size_t count, int type, int operation, void* comm, void* stream))             \
+  X(all_gather, ncclAllGather, (const void* from, void* to, size_t count, int type, void* comm, void* stream)) \
+  X(send, ncclSend, (const void* from, size_t count, int type, int peer, void* comm, void* stream))            \
+  X(recv, ncclRecv, (void* to, size_t count, int type, int peer, void* comm, void* stream))
 
 class Nccl {
  public:
@@ -83,7 +86,10 @@ class NcclRanks {
   Result<void> reduce_scatter(const float* from, float* to, size_t count, void* stream);
   // `to`: ranks() parts of `count` 4-byte elements, in rank order.
   Result<void> all_gather(const void* from, void* to, size_t count, void* stream);
-  // Until the stream has done all of it.
+  // One way from a rank to another; both make their call.
+  Result<void> send(const float* from, size_t count, uint32_t to_rank, void* stream);
+  Result<void> receive(float* to, size_t count, uint32_t from_rank, void* stream);
+  // Until the stream has done all of it, without an error that NCCL knows of (what a graph replays returns none).
   Result<void> wait(void* stream);
   bool lost() const { return lost_; }
 
@@ -91,6 +97,7 @@ class NcclRanks {
   NcclRanks(std::shared_ptr<Nccl> nccl, std::shared_ptr<Driver> driver, NcclRankOptions options);
   Result<void> settle(int result, const char* doing, const Deadline& deadline);
   Result<void> look(const Deadline& deadline, const char* doing);
+  Result<void> no_error(const char* doing);
   Result<void> started(int result, const char* doing);
   std::unexpected<Error> give_up(Code code, const std::string& why);
 

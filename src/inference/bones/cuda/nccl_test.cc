@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -34,19 +35,16 @@ std::shared_ptr<Nccl> nccl() {
 
 using Join = std::function<Result<std::unique_ptr<NcclRanks>>()>;
 
+NcclRankOptions patient(uint32_t rank, uint32_t ranks) {
+  return {.rank = rank, .ranks = ranks, .join_ms = kLongMs, .step_ms = kLongMs};
+}
+
 // Each rank in a process of its own; their exit statuses.
-std::vector<int> in_processes(uint32_t ranks, const std::function<int(uint32_t rank, const Join&)>& life) {
-  const NcclUniqueId id = nccl()->unique_id().value();
+std::vector<int> in_processes(uint32_t ranks, const std::function<int(uint32_t rank)>& life) {
   std::vector<pid_t> children;
   for (uint32_t rank = 0; rank < ranks; ++rank) {
     const pid_t child = ::fork();
-    if (child == 0) {
-      auto join = [&] {
-        return NcclRanks::join(nccl(), driver(), id,
-                               {.rank = rank, .ranks = ranks, .join_ms = kLongMs, .step_ms = kLongMs});
-      };
-      ::_exit(life(rank, join));
-    }
+    if (child == 0) ::_exit(life(rank));
     children.push_back(child);
   }
   std::vector<int> out;
@@ -56,6 +54,13 @@ std::vector<int> in_processes(uint32_t ranks, const std::function<int(uint32_t r
     out.push_back(WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status));
   }
   return out;
+}
+
+std::vector<int> in_processes(uint32_t ranks, const std::function<int(uint32_t rank, const Join&)>& life) {
+  const NcclUniqueId id = nccl()->unique_id().value();
+  return in_processes(ranks, [&](uint32_t rank) {
+    return life(rank, [&] { return NcclRanks::join(nccl(), driver(), id, patient(rank, ranks)); });
+  });
 }
 
 struct Stream {
@@ -92,6 +97,29 @@ TEST(NcclRanks, AddDivideAndGatherAlikeOnEveryRank) {
     });
     EXPECT_EQ(codes, std::vector<int>(ranks, 0));
   }
+}
+
+TEST(NcclRanks, HandRowsFromOneToTheNext) {
+  const auto codes = in_processes(3, [&](uint32_t rank, const Join& join) {
+    auto comm = join();
+    if (!comm) return 1;
+    Stream stream;
+    std::vector<float> rows(1000);
+    for (float round = 0; round < 4; ++round) {
+      if (rank == 0)
+        for (size_t i = 0; i < rows.size(); ++i) rows[i] = round + static_cast<float>(i);
+      if (rank != 0 && !(*comm)->receive(rows.data(), rows.size(), rank - 1, stream.at)) return 2;
+      for (size_t i = 0; i < rows.size(); ++i)
+        if (rows[i] != round + static_cast<float>(i + rank)) return 3;
+      for (float& x : rows) x += 1;
+      if (rank != 2 && !(*comm)->send(rows.data(), rows.size(), rank + 1, stream.at)) return 4;
+      if (!(*comm)->wait(stream.at)) return 5;
+    }
+    if (rank == 0) ::raise(SIGKILL);
+    auto failed = (*comm)->receive(rows.data(), 1, rank - 1, stream.at);
+    return !failed && failed.error().code == Code::kRuntimeLost ? 0 : 6;
+  });
+  EXPECT_EQ(codes, (std::vector<int>{-SIGKILL, 0, 0}));
 }
 
 TEST(NcclRanks, ADeadRankFailsTheStepOfTheOthers) {
@@ -162,45 +190,61 @@ TEST(Nccl, RefusesOtherVersionsAndLibraries) {
   EXPECT_EQ(Nccl::load(TIE_FAKE_CUDA).error().code, Code::kUnsupportedFeature);
 }
 
-// ---- a model on two ranks ----
+// ---- a model on a grid of ranks ----
 
 constexpr uint32_t kBest = 40;
 using Rows = std::vector<TopIds>;
 
+struct Found {
+  Rows best;                  // after each chunk
+  std::vector<float> logits;  // of a row behind them all, this rank's columns
+  Shard shard;
+  uint32_t graphs = 0;
+};
+
+// The communicators of one rank of a grid.
+struct Comms {
+  std::shared_ptr<NcclRanks> ranks = {}, stages = {};
+};
+
 // The best ids after each chunk's last token, of a model's shard or of all of it; the last chunk under a mask.
-Result<Rows> best_ids(const Bytes& file, RankPlace place, std::shared_ptr<NcclRanks> ranks, uint32_t chunk) {
+Result<Found> run_model(const Bytes& file, RankPlace place, Comms comms, uint32_t chunk) {
   TIE_TRY(LoadedWeights weights, load_weights(driver(), file, place));
   const DeviceTable table = weights.table;
   CudaModelOptions options{
       .max_batch_rows = 64, .max_logit_rows = 4, .max_sequences = 2, .max_top_k = kBest, .max_table_blocks = 64};
-  options.ranks = std::move(ranks);
+  options.ranks = std::move(comms.ranks);
+  options.stages = std::move(comms.stages);
   TIE_TRY(CudaModel model, CudaModel::attach(driver(), {}, table, std::move(weights.memory), options));
-  TIE_TRY(const Shard shard, shard_of(table.config, place));
   DeviceKvPool kv;
-  TIE_TRY(kv.layout, KvLayout::for_model(shard_config(table.config, shard)));
+  TIE_TRY(kv.layout, KvLayout::for_model(model.part()));
   kv.n_blocks = 4;
   TIE_TRY(const DeviceMemory memory, DeviceMemory::allocate(driver(), kv.n_blocks * kv.layout.block_bytes()));
   kv.base = memory.at();
   std::mt19937 random(5);
-  std::vector<int32_t> tokens(chunk == 1 ? 5 : 2 * chunk);
+  std::vector<int32_t> tokens(chunk == 1 ? 4 : 2 * chunk);  // one as it is, one captured, one replayed, one masked
   for (int32_t& t : tokens) t = static_cast<int32_t>(random() % 300);
   std::vector<uint32_t> mask((table.config.n_vocab + 31) / 32);
   for (uint32_t& word : mask) word = static_cast<uint32_t>(random());
   const std::vector<uint32_t> blocks{3};
-  Rows out;
+  Found out;
+  out.shard = model.shard();
   for (uint32_t at = 0; at < tokens.size(); at += chunk) {
     const SequenceSpan span{0, chunk, at, blocks};
     const uint32_t last = chunk - 1;
     const bool masked = at + chunk == tokens.size();
     TIE_TRY(Rows rows, model.forward_top_k({std::span(tokens).subspan(at, chunk), {&span, 1}, {&last, 1}, {}}, kv,
                                            kBest, masked ? mask.data() : nullptr));
-    out.push_back(std::move(rows.at(0)));
+    if (!rows.empty()) out.best.push_back(std::move(rows.at(0)));
   }
-  if (place.tensor_ranks > 1) {
-    const SequenceSpan span{0, 1, 0, blocks};
-    if (auto whole = model.forward({std::span(tokens).first(1), {&span, 1}, {}, {}}, kv); whole)
-      return fail(Code::kInternal, "a rank gave logits of a part of the vocabulary");
+  const SequenceSpan span{0, 1, static_cast<uint32_t>(tokens.size()), blocks};
+  const uint32_t first = 0;
+  TIE_TRY(const Logits logits, model.forward({std::span(tokens).first(1), {&span, 1}, {&first, 1}, {}}, kv));
+  if (logits.rows != 0) {
+    const auto row = logits.row(0);
+    out.logits.assign(row.begin(), row.end());
   }
+  out.graphs = model.captured_graphs();
   return out;
 }
 
@@ -219,55 +263,121 @@ bool agree(const Rows& alone, const Rows& ranks, double tolerance) {
   return true;
 }
 
+// What a rank found against what one GPU found; a stage before the last finds nothing.
+bool agree(const Found& alone, const Found& rank, double tolerance) {
+  if (!rank.shard.last_stage) return rank.best.empty() && rank.logits.empty();
+  if (!agree(alone.best, rank.best, tolerance) || rank.logits.size() != rank.shard.n_vocab) return false;
+  const auto [low, high] = std::minmax_element(alone.logits.begin(), alone.logits.end());
+  for (uint32_t i = 0; i < rank.shard.n_vocab; ++i)
+    if (std::fabs(rank.logits[i] - alone.logits[rank.shard.first_vocab + i]) > tolerance * (*high - *low)) return false;
+  return true;
+}
+
+struct Grid {
+  uint32_t ranks, stages;
+};
+
+// A model on a grid, each rank in a process; 0 for each that agrees with one GPU.
+std::vector<int> run_grid(const Bytes& file, Grid grid, uint32_t chunk, double tolerance) {
+  const auto alone = run_model(file, {}, {}, chunk);
+  EXPECT_TRUE(alone) << alone.error().message;
+  std::vector<NcclUniqueId> ids;  // of each stage's ranks, then of each rank's stages
+  for (uint32_t i = 0; i < grid.ranks + grid.stages; ++i) ids.push_back(nccl()->unique_id().value());
+  const auto codes = in_processes(grid.ranks * grid.stages, [&](uint32_t index) {
+    const RankPlace place = RankPlace{0, grid.ranks, 0, grid.stages}.at(index);
+    Comms comms;
+    auto join = [&](uint32_t id, uint32_t rank, uint32_t of) -> std::shared_ptr<NcclRanks> {
+      if (of == 1) return nullptr;
+      return NcclRanks::join(nccl(), driver(), ids[id], patient(rank, of)).value();
+    };
+    comms.ranks = join(place.stage, place.tensor_rank, grid.ranks);
+    comms.stages = join(grid.stages + place.tensor_rank, place.stage, grid.stages);
+    auto found = run_model(file, place, std::move(comms), chunk);
+    if (!found) return std::fprintf(stderr, "%s\n", found.error().message.c_str()), 2;
+    if (found->graphs != alone->graphs) return 4;
+    return agree(*alone, *found, tolerance) ? 0 : 3;
+  });
+  for (const NcclUniqueId& id : ids) ::unlink(id.bytes.data());
+  EXPECT_EQ(alone->graphs, chunk == 1 ? 1u : 0u) << "graphs with ranks as without";
+  return codes;
+}
+
+testing::TinyModelOptions tiny(const std::string& architecture) {
+  testing::TinyModelOptions o;
+  o.architecture = architecture;
+  o.weights = o.embedding = TensorType::kF32;
+  o.sliding_window = 4;
+  return o;
+}
+
 class RankedFamilies : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(RankedFamilies, TwoRanksNameTheIdsThatOneNames) {
-  testing::TinyModelOptions o;
-  o.architecture = GetParam();
-  o.weights = o.embedding = TensorType::kF32;
-  o.sliding_window = 4;
-  const Bytes file = testing::tiny_model(o);
-  for (auto [chunk, tolerance] : {std::pair{1u, 0.01}, {6u, 0.1}}) {
-    const auto alone = best_ids(file, {}, nullptr, chunk);
-    ASSERT_TRUE(alone) << alone.error().message;
-    const auto codes = in_processes(2, [&](uint32_t rank, const Join& join) {
-      auto comm = join();
-      if (!comm) return 1;
-      auto found = best_ids(file, RankPlace{rank, 2, 0, 1}, std::move(*comm), chunk);
-      if (!found) return std::fprintf(stderr, "%s\n", found.error().message.c_str()), 2;
-      return agree(*alone, *found, tolerance) ? 0 : 3;
-    });
-    EXPECT_EQ(codes, (std::vector<int>{0, 0})) << "chunks of " << chunk;
-  }
+  const Bytes file = testing::tiny_model(tiny(GetParam()));
+  for (auto [chunk, tolerance] : {std::pair{1u, 0.01}, {6u, 0.1}})
+    EXPECT_EQ(run_grid(file, {2, 1}, chunk, tolerance), (std::vector<int>{0, 0})) << "chunks of " << chunk;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RankedFamilies, ::testing::Values("llama", "qwen2", "qwen3", "qwen3moe", "gemma2"));
 
+TEST(RankedModel, StagesChangeNoSum) {
+  for (const char* architecture : {"qwen3moe", "gemma2"}) {
+    const Bytes file = testing::tiny_model(tiny(architecture));
+    for (uint32_t chunk : {1u, 6u})
+      EXPECT_EQ(run_grid(file, {1, 2}, chunk, 1e-6), (std::vector<int>{0, 0}))
+          << architecture << ", chunks of " << chunk;
+  }
+}
+
+TEST(RankedModel, RanksTimesStages) {
+  EXPECT_EQ(run_grid(testing::tiny_model(tiny("gemma2")), {2, 2}, 1, 0.01), (std::vector<int>{0, 0, 0, 0}));
+}
+
 TEST(RankedModel, ADeadRankFailsTheForwardPass) {
-  testing::TinyModelOptions o;
-  o.weights = o.embedding = TensorType::kF32;
+  testing::TinyModelOptions o = tiny("llama");
   o.n_layers = 1;
   const Bytes file = testing::tiny_model(o);
   const auto codes = in_processes(2, [&](uint32_t rank, const Join& join) {
     auto comm = join();
     if (!comm) return 1;
     if (rank == 1) ::raise(SIGKILL);
-    auto found = best_ids(file, RankPlace{rank, 2, 0, 1}, std::move(*comm), 6);
+    auto found = run_model(file, RankPlace{rank, 2, 0, 1}, {.ranks = std::move(*comm)}, 6);
     return !found && found.error().code == Code::kRuntimeLost ? 0 : 2;
   });
   EXPECT_EQ(codes, (std::vector<int>{0, -SIGKILL}));
 }
 
-TEST(RankedModel, WeightsOfARankWantItsCommunicator) {
-  testing::TinyModelOptions o;
-  o.weights = o.embedding = TensorType::kF32;
-  o.n_layers = 1;
+// In a replay nobody calls NCCL, so nobody is told: wait() asks.
+TEST(RankedModel, ADeadRankFailsAGraphsReplay) {
+  const auto codes = in_processes(2, [&](uint32_t rank, const Join& join) {
+    auto comm = join();
+    if (!comm) return 1;
+    Stream stream;
+    float x = 1;
+    void *graph = nullptr, *executable = nullptr;
+    if (driver()->capture_begin(stream.at, 1) != 0 || !(*comm)->all_reduce(&x, 1, stream.at) ||
+        driver()->capture_end(stream.at, &graph) != 0 || driver()->graph_instantiate(&executable, graph, 0) != 0)
+      return 2;
+    if (x != 1) return 3;
+    if (driver()->graph_launch(executable, stream.at) != 0 || !(*comm)->wait(stream.at) || x != 2) return 4;
+    if (rank == 1) ::raise(SIGKILL);
+    if (driver()->graph_launch(executable, stream.at) != 0) return 5;
+    auto failed = (*comm)->wait(stream.at);
+    return !failed && failed.error().code == Code::kRuntimeLost && (*comm)->lost() ? 0 : 6;
+  });
+  EXPECT_EQ(codes, (std::vector<int>{0, -SIGKILL}));
+}
+
+TEST(RankedModel, WeightsOfARankWantItsCommunicators) {
+  testing::TinyModelOptions o = tiny("llama");
+  o.n_layers = 2;
   const Bytes file = testing::tiny_model(o);
-  EXPECT_EQ(best_ids(file, RankPlace{1, 2, 0, 1}, nullptr, 6).error().code, Code::kBadRequest);
+  EXPECT_EQ(run_model(file, RankPlace{1, 2, 0, 1}, {}, 6).error().code, Code::kBadRequest);
   std::shared_ptr<NcclRanks> alone =
       NcclRanks::join(nccl(), driver(), nccl()->unique_id().value(), {.rank = 0, .ranks = 1}).value();
-  EXPECT_EQ(best_ids(file, RankPlace{0, 2, 0, 1}, alone, 6).error().code, Code::kBadRequest);
-  EXPECT_EQ(best_ids(file, RankPlace{0, 1, 0, 2}, nullptr, 6).error().code, Code::kUnsupportedFeature);
+  EXPECT_EQ(run_model(file, RankPlace{0, 2, 0, 1}, {.ranks = alone}, 6).error().code, Code::kBadRequest);
+  EXPECT_EQ(run_model(file, RankPlace{0, 1, 0, 2}, {}, 6).error().code, Code::kBadRequest);
+  EXPECT_EQ(run_model(file, RankPlace{0, 1, 0, 2}, {.ranks = alone}, 6).error().code, Code::kBadRequest);
 }
 
 }  // namespace

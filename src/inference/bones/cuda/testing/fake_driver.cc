@@ -3,7 +3,8 @@
 // their launch, captured graphs are lists of launches with copies of their arguments. It counts what tests ask about:
 // bytes copied to the "GPU", allocations, attaches. With TIE_FAKE_CUDA_DIR set, memory lies in files of that folder, so
 // that programs of any user attach to each other's, and each allocation, copy to the GPU, attach and their ends are
-// lines of its file `record`. Threads: any; one lock. Only for tests.
+// lines of its file `record`. TIE_FAKE_CUDA_DEVICES says how many GPUs there are (1); memory belongs to the GPU that
+// was current on the thread, and only a thread on that GPU attaches to it. Threads: any; one lock. Only for tests.
 #include "inference/bones/cuda/testing/fake_driver.h"
 
 #include <fcntl.h>
@@ -26,19 +27,23 @@ namespace {
 
 using namespace tie::bones::cuda;
 
-constexpr int kOk = 0, kInvalid = 1, kNoMemory = 2, kNotFound = 500, kLaunchFailed = 719;
+constexpr int kOk = 0, kInvalid = 1, kNoMemory = 2, kNoDevice = 101, kNotFound = 500, kLaunchFailed = 719;
 
 struct Memory {
-  int fd = -1;
+  int fd = -1, device = 0;
   size_t bytes = 0;
   bool attached = false;
   std::string name;
 };
 
+constexpr int kMostDevices = 16;
+
 struct Call {
   const EmulatedKernel* kernel = nullptr;
   EmulatedLaunch launch;
   std::vector<unsigned char> args;
+  void (*host)(void*) = nullptr;  // instead of a kernel: another library's work
+  void* data = nullptr;
 };
 using CallList = std::vector<Call>;
 
@@ -51,6 +56,7 @@ std::map<DevicePtr, Memory> memories;
 FakeCudaCounters counters;
 int capability = 3;
 std::string broken_kernel;
+thread_local int current_device = 0;
 std::string last_fault = "no error";
 
 // The folder of this run's record; empty: none is kept.
@@ -83,7 +89,7 @@ int map_memory(int fd, size_t bytes, bool attached, DevicePtr* at) {
   void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED) return kNoMemory;
   *at = reinterpret_cast<DevicePtr>(p);
-  memories[*at] = {fd, bytes, attached, {}};
+  memories[*at] = {fd, current_device, bytes, attached, {}};
   return kOk;
 }
 
@@ -107,6 +113,7 @@ bool is_ours(DevicePtr at, size_t bytes) {
 }
 
 int run(const Call& call) {
+  if (call.host) return call.host(call.data), kOk;
   ++counters.launches;
   if (broken_kernel == call.kernel->name) return kOk;
   auto ran = BlockEmulator().run(call.launch, [&](EmulatedBlock& b) { call.kernel->body(b, call.args.data()); });
@@ -131,8 +138,12 @@ int cuDriverGetVersion(int* version) {
   return kOk;
 }
 int cuDeviceGet(int* device, int ordinal) {
+  static const int count = [] {
+    const char* said = std::getenv("TIE_FAKE_CUDA_DEVICES");
+    return said ? std::atoi(said) : 1;
+  }();
   *device = ordinal;
-  return ordinal == 0 ? kOk : kInvalid;
+  return ordinal >= 0 && ordinal < count && ordinal < kMostDevices ? kOk : kNoDevice;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   constexpr int kMajor = 75, kMinor = 76;
@@ -162,12 +173,14 @@ int cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* base, const
   std::memcpy(map, &m, sizeof m);
   return kOk;
 }
-int cuDevicePrimaryCtxRetain(void** context, int) {
-  static int one;
-  *context = &one;
+// A context is its device's number, and 1.
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  record("device", static_cast<size_t>(device));
+  *context = reinterpret_cast<void*>(static_cast<uintptr_t>(device) + 1);
   return kOk;
 }
-int cuCtxSetCurrent(void*) {
+int cuCtxSetCurrent(void* context) {
+  current_device = static_cast<int>(reinterpret_cast<uintptr_t>(context)) - 1;
   return kOk;
 }
 int cuModuleLoadData(void** module, const void*) {
@@ -189,9 +202,17 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
     last_fault = kernel ? std::string(kernel->name) + ": a launch of the wrong size" : "no function";
     return kInvalid;
   }
-  Call call{kernel, {.grid = {gx, gy, gz}, .threads = bx, .shared_bytes = shared}, {}};
+  Call call{.kernel = kernel, .launch = {.grid = {gx, gy, gz}, .threads = bx, .shared_bytes = shared}, .args = {}};
   const auto* args = static_cast<const unsigned char*>(parameters[0]);
   call.args.assign(args, args + kernel->args_bytes);
+  auto* on = static_cast<Stream*>(stream);
+  if (!on->capturing) return run(call);
+  on->capturing->push_back(std::move(call));
+  return kOk;
+}
+// What the emulated NCCL puts its work on a stream with.
+int cuLaunchHostFunc(void* stream, void (*work)(void*), void* data) {
+  Call call{.host = work, .data = data};
   auto* on = static_cast<Stream*>(stream);
   if (!on->capturing) return run(call);
   on->capturing->push_back(std::move(call));
@@ -299,19 +320,22 @@ int cuIpcGetMemHandle(IpcHandle* handle, DevicePtr at) {
   if (found == memories.end() || found->second.attached) return kInvalid;
   std::memset(handle->bytes, 0, sizeof handle->bytes);
   if (!folder().empty()) {  // by name: another program may not look into this one's /proc
-    std::snprintf(reinterpret_cast<char*>(handle->bytes), sizeof handle->bytes, "%s %zu", found->second.name.c_str(),
-                  found->second.bytes);
+    std::snprintf(reinterpret_cast<char*>(handle->bytes), sizeof handle->bytes, "%s %zu %d", found->second.name.c_str(),
+                  found->second.bytes, found->second.device);
     return kOk;
   }
-  std::snprintf(reinterpret_cast<char*>(handle->bytes), sizeof handle->bytes, "/proc/%d/fd/%d %zu", ::getpid(),
-                found->second.fd, found->second.bytes);
+  std::snprintf(reinterpret_cast<char*>(handle->bytes), sizeof handle->bytes, "/proc/%d/fd/%d %zu %d", ::getpid(),
+                found->second.fd, found->second.bytes, found->second.device);
   return kOk;
 }
 int cuIpcOpenMemHandle_v2(DevicePtr* at, IpcHandle handle, unsigned) {
   std::lock_guard guard(lock);
   char path[64] = {};
   size_t bytes = 0;
-  if (std::sscanf(reinterpret_cast<const char*>(handle.bytes), "%63s %zu", path, &bytes) != 2) return kInvalid;
+  int device = 0;
+  if (std::sscanf(reinterpret_cast<const char*>(handle.bytes), "%63s %zu %d", path, &bytes, &device) != 3 ||
+      device != current_device)
+    return kInvalid;
   const std::string file = folder().empty() || path[0] == '/' ? path : folder() + "/" + path;
   const int fd = ::open(file.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return kInvalid;

@@ -1,8 +1,11 @@
 // NCCL without GPUs: a shared library with NCCL's symbols over the emulated driver, whose GPU memory is this process's.
-// Ranks are processes that meet in a file named by the unique id; every call is done when it returns. A rank that dies
-// lets go of its lock on the file: the others' calls answer an error, as NCCL's do when a connection breaks. Behaviour
+// Ranks are processes that meet in a file named by the unique id; every call puts its work on the stream of the
+// emulated driver beside this library, where it is done at once, or captured and done at each replay. A rank that dies
+// lets go of its lock on the file: the others' calls answer an error, as NCCL's do when a connection breaks, and so
+// does ncclCommGetAsyncError from then on. With TIE_FAKE_CUDA_DIR the file lies there. Behaviour
 // from the environment: TIE_FAKE_NCCL_VERSION (the version it says), TIE_FAKE_NCCL_BROKEN (what ncclCommGetAsyncError
 // answers). Only for tests.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -11,8 +14,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <string>
-#include <vector>
 
 #include "inference/bones/cuda/nccl.h"
 
@@ -27,18 +31,20 @@ constexpr size_t kSlotBytes = size_t{4} << 20;
 
 struct Shared {
   std::atomic<uint32_t> joined{0}, arrived{0}, round{0};
+  std::atomic<uint32_t> mail[kMaxRanks];  // 1: what this rank sent has not been taken yet
 };
 
 struct Comm {
   int fd = -1;
   Shared* shared = nullptr;
   uint8_t* slots = nullptr;
-  int rank = 0, ranks = 1;
-  bool aborted = false;
+  int rank = 0, ranks = 1, error = kSuccess;
+  std::deque<std::function<int()>> works;  // of this process's life: a graph may replay any of them
   uint8_t* slot(int of) const { return slots + size_t(of) * kSlotBytes; }
+  uint8_t* mail(int of) const { return slots + size_t(kMaxRanks + of) * kSlotBytes; }
 };
 
-constexpr size_t kFileBytes = 4096 + kMaxRanks * kSlotBytes;
+constexpr size_t kFileBytes = 4096 + 2 * kMaxRanks * kSlotBytes;
 
 struct flock lock_of(int rank, short type) {
   struct flock lock{};
@@ -66,18 +72,59 @@ int meet(const Comm& comm) {
   while (comm.shared->round.load() == round) {
     for (int rank = 0; rank < comm.ranks; ++rank)
       if (!alive(comm, rank) && comm.shared->round.load() == round) return kRemoteError;
-    ::usleep(1000);
+    ::usleep(50);
   }
   return kSuccess;
 }
 
+using HostWork = void (*)(void*);
+
+// cuLaunchHostFunc of the emulated driver in this library's folder.
+auto launch_host() {
+  static const auto found = [] {
+    Dl_info self{};
+    ::dladdr(reinterpret_cast<void*>(&alive), &self);
+    const std::string path = self.dli_fname;
+    void* driver = ::dlopen((path.substr(0, path.rfind('/')) + "/libtie_fake_cuda.so").c_str(), RTLD_NOW | RTLD_NOLOAD);
+    if (!driver) std::abort();
+    return reinterpret_cast<int (*)(void*, HostWork, void*)>(::dlsym(driver, "cuLaunchHostFunc"));
+  }();
+  return found;
+}
+
+// A communicator that has met an error does no more work.
+int enqueue(Comm* comm, void* stream, std::function<int()> work) {
+  if (comm->error != kSuccess) return comm->error;
+  comm->works.push_back([comm, work = std::move(work)] { return comm->error = work(); });
+  const int launched = launch_host()(
+      stream,
+      [](void* at) {
+        auto& job = *static_cast<std::function<int()>*>(at);
+        (void)job();
+      },
+      &comm->works.back());
+  return launched != 0 ? kSystemError : comm->error;
+}
+
 template <typename Take>
-int exchange(Comm* comm, const void* from, size_t bytes, Take take) {
-  if (!comm || comm->aborted || bytes > kSlotBytes) return kInvalidArgument;
-  std::memcpy(comm->slot(comm->rank), from, bytes);
-  if (int result = meet(*comm); result != kSuccess) return result;
-  take();
-  return meet(*comm);
+int exchange(Comm* comm, const void* from, size_t bytes, void* stream, Take take) {
+  if (!comm || bytes > kSlotBytes) return kInvalidArgument;
+  return enqueue(comm, stream, [=] {
+    if (comm->error != kSuccess) return comm->error;
+    std::memcpy(comm->slot(comm->rank), from, bytes);
+    if (int result = meet(*comm); result != kSuccess) return result;
+    take();
+    return meet(*comm);
+  });
+}
+
+// Until a rank's mail is there (1), or has been taken (0).
+int wait_for_mail(const Comm& comm, int sender, uint32_t state, int peer) {
+  while (comm.shared->mail[sender].load() != state) {
+    if (!alive(comm, peer) && comm.shared->mail[sender].load() != state) return kRemoteError;
+    ::usleep(50);
+  }
+  return kSuccess;
 }
 
 // The ranks' addends in rank order.
@@ -102,7 +149,8 @@ const char* ncclGetErrorString(int result) {
   return result == kRemoteError ? "remote process exited or there was a network error" : "fake error";
 }
 int ncclGetUniqueId(NcclUniqueId* id) {
-  std::string name = "/tmp/tie-fake-nccl-XXXXXX";
+  const char* folder = std::getenv("TIE_FAKE_CUDA_DIR");
+  std::string name = std::string(folder ? folder : "/tmp") + "/tie-fake-nccl-XXXXXX";
   const int fd = ::mkstemp(name.data());
   if (fd < 0 || ::ftruncate(fd, kFileBytes) != 0) return kSystemError;
   ::close(fd);
@@ -126,8 +174,10 @@ int ncclCommInitRankConfig(void** out, int ranks, NcclUniqueId id, int rank, Ncc
 int ncclCommGetAsyncError(void* at, int* error) {
   auto* comm = static_cast<Comm*>(at);
   const char* broken = std::getenv("TIE_FAKE_NCCL_BROKEN");
-  *error = broken ? std::atoi(broken)
-                  : (comm->shared->joined.load() < static_cast<uint32_t>(comm->ranks) ? kInProgress : kSuccess);
+  *error = broken                                                             ? std::atoi(broken)
+           : comm->error != kSuccess                                          ? comm->error
+           : comm->shared->joined.load() < static_cast<uint32_t>(comm->ranks) ? kInProgress
+                                                                              : kSuccess;
   return kSuccess;
 }
 int ncclCommDestroy(void* at) {
@@ -140,23 +190,44 @@ int ncclCommDestroy(void* at) {
 int ncclCommAbort(void* at) {
   return ncclCommDestroy(at);
 }
-int ncclAllReduce(const void* from, void* to, size_t count, int type, int operation, void* at, void*) {
+int ncclAllReduce(const void* from, void* to, size_t count, int type, int operation, void* at, void* stream) {
   auto* comm = static_cast<Comm*>(at);
   if (type != 7 || operation != 0) return kInvalidArgument;
-  return exchange(comm, from, count * 4, [&] { add_up(*comm, 0, count, static_cast<float*>(to)); });
+  return exchange(comm, from, count * 4, stream, [=] { add_up(*comm, 0, count, static_cast<float*>(to)); });
 }
-int ncclReduceScatter(const void* from, void* to, size_t count, int type, int operation, void* at, void*) {
+int ncclReduceScatter(const void* from, void* to, size_t count, int type, int operation, void* at, void* stream) {
   auto* comm = static_cast<Comm*>(at);
   if (type != 7 || operation != 0) return kInvalidArgument;
-  return exchange(comm, from, count * 4 * static_cast<size_t>(comm->ranks),
-                  [&] { add_up(*comm, count * static_cast<size_t>(comm->rank), count, static_cast<float*>(to)); });
+  return exchange(comm, from, count * 4 * static_cast<size_t>(comm->ranks), stream,
+                  [=] { add_up(*comm, count * static_cast<size_t>(comm->rank), count, static_cast<float*>(to)); });
 }
-int ncclAllGather(const void* from, void* to, size_t count, int type, void* at, void*) {
+int ncclAllGather(const void* from, void* to, size_t count, int type, void* at, void* stream) {
   auto* comm = static_cast<Comm*>(at);
   if (type != 3) return kInvalidArgument;
-  return exchange(comm, from, count * 4, [&] {
+  return exchange(comm, from, count * 4, stream, [=] {
     for (int rank = 0; rank < comm->ranks; ++rank)
       std::memcpy(static_cast<uint8_t*>(to) + static_cast<size_t>(rank) * count * 4, comm->slot(rank), count * 4);
+  });
+}
+// One letter of a sender at a time.
+int ncclSend(const void* from, size_t count, int type, int peer, void* at, void* stream) {
+  auto* comm = static_cast<Comm*>(at);
+  if (type != 7 || peer < 0 || peer >= comm->ranks || count * 4 > kSlotBytes) return kInvalidArgument;
+  return enqueue(comm, stream, [=] {
+    if (int result = wait_for_mail(*comm, comm->rank, 0, peer); result != kSuccess) return result;
+    std::memcpy(comm->mail(comm->rank), from, count * 4);
+    comm->shared->mail[comm->rank].store(1);
+    return kSuccess;
+  });
+}
+int ncclRecv(void* to, size_t count, int type, int peer, void* at, void* stream) {
+  auto* comm = static_cast<Comm*>(at);
+  if (type != 7 || peer < 0 || peer >= comm->ranks || count * 4 > kSlotBytes) return kInvalidArgument;
+  return enqueue(comm, stream, [=] {
+    if (int result = wait_for_mail(*comm, peer, 1, peer); result != kSuccess) return result;
+    std::memcpy(to, comm->mail(peer), count * 4);
+    comm->shared->mail[peer].store(0);
+    return kSuccess;
   });
 }
 }
