@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "inference/bones/best_of.h"
 #include "inference/bones/kv_layout.h"
 #include "inference/bones/model_config.h"
 #include "inference/bones/thread_pool.h"
@@ -41,15 +42,17 @@ struct Batch {
       sequences;  // cover rows [0, T) in order, without gaps; two spans must not write the same KV block
   std::span<const uint32_t> logit_rows;      // rows whose logits are wanted, ascending; may be empty
   std::span<const EmbeddingRow> embeddings;  // ascending by row; usually empty
+  std::span<const BestOf> best = {};         // one for each of logit_rows; empty: every row is wanted whole
 };
 
 // Row i belongs to batch.logit_rows[i]. Valid until the next forward() of the same Model; the caller may change the
-// values in place.
+// values in place. Of a row whose best ids were asked for only these are there, not the row.
 struct Logits {
   float* data = nullptr;
   size_t stride = 0;  // floats between rows
   uint32_t rows = 0;
   uint32_t n_vocab = 0;
+  BestRows best = {};
   std::span<float> row(uint32_t i) const { return {data + i * stride, n_vocab}; }
 };
 
@@ -86,6 +89,8 @@ class Model {
   // that all of them share, with the whole model's layout; logits are there when every rank of the last stage has
   // returned (rank_team.h); kRuntimeLost when a peer is gone.
   Result<Logits> forward(const Batch& batch, const KvPool& kv);
+  // Of one rank of a model, once every rank of the last stage has returned from forward(): the best ids asked for.
+  BestRows merge_best(const Batch& batch);
   // The checks alone.
   Result<void> check(const Batch& batch, const KvPool& kv) const;
 

@@ -4,18 +4,7 @@
 #include <cstring>
 #include <limits>
 
-// GNU vector types of 16 lanes: the compiler splits them for narrower sets. Each function is compiled once per
-// instruction set and chosen at start.
-#if defined(__clang__)
-#define TIE_VECTORIZE
-#else
-#define TIE_VECTORIZE optimize("O3")
-#endif
-#if defined(__x86_64__) && !defined(TIE_SANITIZED)
-#define TIE_EACH_SET __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), TIE_VECTORIZE))
-#else
-#define TIE_EACH_SET __attribute__((TIE_VECTORIZE))
-#endif
+#include "inference/bones/ops/each_set.h"
 
 namespace tie::engine {
 namespace {
@@ -24,71 +13,6 @@ using Floats = float __attribute__((vector_size(kLanes * sizeof(float)), aligned
 using Ints = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t)), aligned(4), may_alias));
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 }  // namespace
-
-TIE_EACH_SET float max_of(std::span<const float> row) {
-  Floats best = Floats{} + kMinusInfinity, second = best;
-  size_t i = 0;
-  for (; i + 2 * kLanes <= row.size(); i += 2 * kLanes) {
-    Floats a = *reinterpret_cast<const Floats*>(&row[i]), b = *reinterpret_cast<const Floats*>(&row[i + kLanes]);
-    best = a > best ? a : best;
-    second = b > second ? b : second;
-  }
-  best = second > best ? second : best;
-  float result = kMinusInfinity;
-  for (size_t lane = 0; lane < kLanes; ++lane) result = best[lane] > result ? best[lane] : result;
-  for (; i < row.size(); ++i) result = row[i] > result ? row[i] : result;
-  return result;
-}
-
-TIE_EACH_SET int32_t argmax_of(std::span<const float> row) {
-  float best = max_of(row);
-  if (best == kMinusInfinity) return -1;
-  size_t i = 0;
-  for (; i + kGroup <= row.size(); i += kGroup) {
-    const float* x = &row[i];
-    int hit = 0;
-    for (size_t j = 0; j < kGroup; ++j) hit |= static_cast<int>(x[j] == best);
-    if (hit) break;
-  }
-  for (; i < row.size(); ++i)
-    if (row[i] == best) return static_cast<int32_t>(i);
-  return -1;
-}
-
-TIE_EACH_SET void group_maxima(std::span<const float> row, std::vector<float>& out) {
-  out.clear();
-  size_t i = 0;
-  for (; i + kGroup <= row.size(); i += kGroup) {
-    const auto* x = reinterpret_cast<const Floats*>(&row[i]);
-    Floats a = x[0] > x[1] ? x[0] : x[1], b = x[2] > x[3] ? x[2] : x[3];
-    a = a > b ? a : b;
-    float best = kMinusInfinity;
-    for (size_t lane = 0; lane < kLanes; ++lane) best = a[lane] > best ? a[lane] : best;
-    out.push_back(best);
-  }
-  if (i < row.size()) out.push_back(max_of(row.subspan(i)));
-}
-
-TIE_EACH_SET size_t collect_between(std::span<const float> row, size_t from, float low, float high, size_t most,
-                                    std::vector<Candidate>& out) {
-  size_t i = from;
-  while (i < row.size()) {
-    size_t end = i + kGroup < row.size() ? i + kGroup : row.size();
-    if (end - i == kGroup) {
-      const float* x = &row[i];
-      int hit = 0;
-      for (size_t j = 0; j < kGroup; ++j) hit |= static_cast<int>(x[j] > low) & static_cast<int>(x[j] <= high);
-      if (hit == 0) {
-        i = end;
-        continue;
-      }
-    }
-    if (out.size() + kGroup > most) return i;
-    for (; i < end; ++i)
-      if (row[i] > low && row[i] <= high) out.push_back({row[i], static_cast<int32_t>(i)});
-  }
-  return row.size();
-}
 
 // exp by 2^n times a polynomial of degree 6 on [-ln2/2, ln2/2] (relative error below 2e-7), n added to the exponent
 // bits.
@@ -201,15 +125,6 @@ float log_sum_exp(std::span<const float> row, float* scratch, double* block_sums
   float max = max_of(row);
   if (!std::isfinite(max)) return max;
   return max + static_cast<float>(std::log(exponentials(row, max, 1.0f, scratch, block_sums)));
-}
-
-TIE_EACH_SET void apply_mask(std::span<float> row, std::span<const uint32_t> mask) {
-  for (size_t word = 0; word * 32 < row.size(); ++word) {
-    uint32_t bits = word < mask.size() ? mask[word] : 0;
-    if (bits == ~0u) continue;
-    size_t end = word * 32 + 32 < row.size() ? word * 32 + 32 : row.size();
-    for (size_t i = word * 32; i < end; ++i) row[i] = (bits >> (i & 31) & 1) ? row[i] : kMinusInfinity;
-  }
 }
 
 }  // namespace tie::engine

@@ -1,4 +1,5 @@
-// The few passes over a whole row of logits that sampling needs, vectorised for the instruction set found at start.
+// The few passes over a whole row of logits that sampling needs, vectorised for the instruction set found at start;
+// those that a forward pass needs as well are bones'.
 // Pure functions. NaN counts as minus infinity everywhere. One fixed order of additions per instruction set: results do
 // not depend on the batch.
 #pragma once
@@ -7,18 +8,12 @@
 #include <span>
 #include <vector>
 
+#include "inference/bones/ops/best_ids.h"
+
 namespace tie::engine {
 
-struct Candidate {
-  float logit = 0;
-  int32_t token = 0;
-};
-
-// -infinity for an empty row or one without a number.
-float max_of(std::span<const float> row);
-
-// The lowest index that holds the maximum; -1 when no element is above -infinity.
-int32_t argmax_of(std::span<const float> row);
+using bones::apply_mask, bones::argmax_of, bones::better, bones::Candidate, bones::collect_between, bones::kGroup,
+    bones::max_of, bones::select_top;
 
 inline constexpr size_t kSumBlock = 1024;
 
@@ -37,18 +32,5 @@ void masses_above(std::span<const float> row, const float* masses, const float (
                   double (&totals)[kThresholds]);
 // masses[i] = 0 wherever row[i] < threshold; block_sums as above; returns the sum of what is left.
 double keep_from(std::span<const float> row, float threshold, float* masses, double* block_sums);
-
-// row[i] = -infinity wherever bit i of mask (32 bits a word, lowest first) is 0.
-void apply_mask(std::span<float> row, std::span<const uint32_t> mask);
-
-inline constexpr size_t kGroup = 64;
-
-// The maximum of each started group of kGroup elements. (A group with NaN may be told too low.)
-void group_maxima(std::span<const float> row, std::vector<float>& out);
-
-// Appends the elements in (low, high] from index `from` on, in order, while `out` surely stays within `most` elements.
-// Returns where to go on; row.size() when done.
-size_t collect_between(std::span<const float> row, size_t from, float low, float high, size_t most,
-                       std::vector<Candidate>& out);
 
 }  // namespace tie::engine

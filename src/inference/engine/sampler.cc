@@ -16,13 +16,18 @@ constexpr size_t kQuickTop = 256;       // top-p nearly always ends within this 
 constexpr float kWidestLogits = 88.0f;  // (max - logit) / temperature beyond which a mass is 0
 constexpr int kSections = 8;            // each to a quarter: down to a thousandth
 
-bool better(const Candidate& a, const Candidate& b) {
-  return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
-}
-
 float finite(float logprob) {
   return logprob > kLogprobFloor ? logprob : kLogprobFloor;
 }  // also for NaN
+
+// Fills out.top; returns what is to be subtracted from the row's other logits.
+float score_top(std::span<const float> row, uint32_t n_top, SamplerWorkspace& w, TokenLogprobs& out) {
+  const float normaliser = log_sum_exp(row, w.exponentials.data(), w.block_sums.data());
+  auto top = select_top(row, n_top, w.top);
+  out.n_top = static_cast<uint32_t>(top.size());
+  for (size_t i = 0; i < top.size(); ++i) out.top[i] = {top[i].token, finite(top[i].logit - normaliser)};
+  return normaliser;
+}
 
 // Which token of candidates[0, n) the random number falls on. masses: unnormalised probabilities.
 template <typename Mass>
@@ -39,32 +44,7 @@ int32_t pick(std::span<const Candidate> candidates, double total, double uniform
 
 SamplerWorkspace::SamplerWorkspace(uint32_t row_size)
     : exponentials(row_size + 16), copy(row_size), shared_row(row_size), block_sums(row_size / kSumBlock + 1) {
-  candidates.reserve(row_size + kGroup);
-  maxima.reserve(row_size / kGroup + 1);
-}
-
-std::span<const Candidate> select_top(std::span<const float> row, size_t k, SamplerWorkspace& w) {
-  auto& c = w.candidates;
-  c.clear();
-  k = std::min(k, row.size());
-  if (k == 0) return {};
-  // The k-th best of the groups' maxima is a bound that at least k elements reach, and few more than k do.
-  float threshold = kMinusInfinity;
-  if (group_maxima(row, w.maxima); w.maxima.size() > k) {
-    std::nth_element(w.maxima.begin(), w.maxima.begin() + static_cast<ptrdiff_t>(k) - 1, w.maxima.end(),
-                     std::greater<>());
-    threshold = std::nextafter(w.maxima[k - 1], kMinusInfinity);
-  }
-  size_t most = 2 * k + 4 * kGroup;
-  for (size_t at = 0; at < row.size();) {
-    at = collect_between(row, at, threshold, kInfinity, most, c);
-    if (c.size() <= k) continue;
-    std::nth_element(c.begin(), c.begin() + static_cast<ptrdiff_t>(k) - 1, c.end(), better);
-    c.resize(k);
-    threshold = c[k - 1].logit;  // a later equal one has a higher id: it loses the tie
-  }
-  std::sort(c.begin(), c.end(), better);
-  return c;
+  top.reserve(row_size, row_size);
 }
 
 Sampler::Sampler(const SamplingOptions& options, const TokenTable& table, uint64_t seed, uint32_t sample,
@@ -108,6 +88,12 @@ void Sampler::adjust(std::span<float> row, const DrawRequest& request) const {
   if (!request.mask.empty()) apply_mask(row, request.mask);
 }
 
+void score_token(std::span<const float> row, int32_t token, uint32_t n_top, SamplerWorkspace& w, TokenLogprobs& out) {
+  const float normaliser = score_top(row, n_top, w, out);
+  out.token = token;
+  out.logprob = finite(row[static_cast<size_t>(token)] - normaliser);
+}
+
 int32_t Sampler::draw(const DrawRequest& request, SamplerWorkspace& w, TokenLogprobs* logprobs) {
   auto row = request.row.first(std::min<size_t>(request.row.size(), table_.size()));
   float normaliser = 0;
@@ -116,10 +102,7 @@ int32_t Sampler::draw(const DrawRequest& request, SamplerWorkspace& w, TokenLogp
     bool adjusted = !slots_.empty() || !options_.logit_bias.empty() || request.forbid_end || !request.mask.empty();
     if (adjusted)
       raw = {w.copy.data(), static_cast<size_t>(std::copy(row.begin(), row.end(), w.copy.begin()) - w.copy.begin())};
-    normaliser = log_sum_exp(row, w.exponentials.data(), w.block_sums.data());
-    auto top = select_top(row, options_.top_logprobs, w);
-    logprobs->n_top = static_cast<uint32_t>(top.size());
-    for (size_t i = 0; i < top.size(); ++i) logprobs->top[i] = {top[i].token, finite(top[i].logit - normaliser)};
+    normaliser = score_top(row, options_.top_logprobs, w, *logprobs);
   }
   adjust(row, request);
   int32_t token = options_.greedy() ? argmax_of(row) : choose(row, request.position, w);
@@ -193,7 +176,7 @@ struct Draw {
         low = cuts[t];
       }
     }
-    auto& c = w.candidates;
+    auto& c = w.top.candidates;
     c.clear();
     collect_between(row, 0, low, high, row.size() + kGroup, c);
     std::sort(c.begin(), c.end(), better);
@@ -217,7 +200,7 @@ int32_t Sampler::choose(std::span<const float> row, uint64_t position, SamplerWo
   Draw draw{row, max, 1.0f / options_.temperature, counter_uniform(seed_, sample_, position), options_, w};
   double sum = 0;
   if (options_.top_k > 0 && options_.top_k < row.size()) {
-    auto sorted = select_top(row, options_.top_k, w);
+    auto sorted = select_top(row, options_.top_k, w.top);
     double total = 0;
     if (options_.top_p < 1.0f)
       for (const auto& c : sorted) total += draw.mass(c.logit);
@@ -226,7 +209,7 @@ int32_t Sampler::choose(std::span<const float> row, uint64_t position, SamplerWo
   }
   double total = exponentials(row, max, draw.scale, w.exponentials.data(), w.block_sums.data());
   if (options_.top_p >= 1.0f && options_.min_p <= 0.0f) return draw.from_all(total);
-  auto sorted = select_top(row, kQuickTop, w);
+  auto sorted = select_top(row, kQuickTop, w.top);
   size_t survivors = draw.surviving(sorted, total, sorted.size() < kQuickTop || kQuickTop >= row.size(), &sum);
   return survivors > 0 ? draw.from_sorted(sorted.first(survivors), sum)
                        : draw.from_flat_top_p(total, sorted.back().logit);

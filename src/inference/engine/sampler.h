@@ -22,8 +22,7 @@ struct SamplerWorkspace {
   std::vector<float> exponentials, copy;
   std::vector<float> shared_row;  // for the engine: a row that several samples draw from
   std::vector<double> block_sums;
-  std::vector<Candidate> candidates;
-  std::vector<float> maxima;
+  bones::TopScratch top;
 };
 
 struct DrawRequest {
@@ -64,8 +63,8 @@ class Sampler {
   std::vector<uint32_t> slots_;  // open addressing over counts_ (index + 1), a power of two, at most half full
 };
 
-// The k best of the row, best first, ties by lower id; fewer when the row has fewer above -infinity. Uses and returns
-// workspace.candidates.
-std::span<const Candidate> select_top(std::span<const float> row, size_t k, SamplerWorkspace& workspace);
+// How likely the row finds `token` by itself, and its n_top likeliest. `row`: the vocabulary's logits, unchanged.
+void score_token(std::span<const float> row, int32_t token, uint32_t n_top, SamplerWorkspace& workspace,
+                 TokenLogprobs& out);
 
 }  // namespace tie::engine

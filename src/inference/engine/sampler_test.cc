@@ -125,7 +125,7 @@ TEST(SelectTop, IsTheHeadOfTheSortedRow) {
       auto row = random_row(n, static_cast<uint32_t>(n + k));
       for (size_t i = 0; i < n; i += 3) row[i] = std::round(row[i]);  // many ties
       SamplerWorkspace workspace(static_cast<uint32_t>(n));
-      auto top = select_top(row, k, workspace);
+      auto top = select_top(row, k, workspace.top);
       std::vector<int32_t> ids(n);
       for (size_t i = 0; i < n; ++i) ids[i] = static_cast<int32_t>(i);
       std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return row[a] > row[b]; });

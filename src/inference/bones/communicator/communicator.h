@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "inference/bones/ops/best_ids.h"
 #include "inference/bones/rank_place.h"
 
 namespace tie::bones {
@@ -34,6 +35,8 @@ class Communicator {
   // Logits of the whole vocabulary, shared by all ranks: [max_logit_rows][logits_stride()].
   virtual float* logits() = 0;
   virtual size_t logits_stride() const = 0;
+  // What every compute thread of the stage's ranks found best; list tensor_rank * threads + thread is a thread's own.
+  virtual BestTable best() = 0;
 };
 
 }  // namespace tie::bones

@@ -21,10 +21,16 @@ Result<void> publish_step(RankSegment& s, const Batch& batch, const KvPool& kv, 
     s.embedding_rows()[i] = batch.embeddings[i].row;
     std::copy_n(batch.embeddings[i].values, s.limits().n_embd, s.embeddings() + i * s.limits().n_embd);
   }
+  for (uint32_t i = 0; i < batch.best.size(); ++i) {
+    const BestOf& want = batch.best[i];
+    s.wanted()[i] = {want.k, want.below, want.mask != nullptr};
+    if (want.mask) std::copy_n(want.mask, s.mask_words(), s.mask(i));
+  }
   s.header().step = {static_cast<uint32_t>(batch.tokens.size()),
                      static_cast<uint32_t>(batch.sequences.size()),
                      static_cast<uint32_t>(batch.logit_rows.size()),
                      static_cast<uint32_t>(batch.embeddings.size()),
+                     static_cast<uint32_t>(batch.best.size()),
                      kv.layout.type,
                      kv.layout.block_tokens,
                      kv.n_blocks,
@@ -38,7 +44,7 @@ Result<void> PublishedStep::read(RankSegment& segment, const ModelConfig& whole)
   const StepRecord step = segment.header().step;
   const RankLimits& l = segment.limits();
   if (step.n_tokens > l.max_batch_rows || step.n_sequences > l.max_sequences || step.n_logit_rows > l.max_logit_rows ||
-      step.n_embeddings > l.max_batch_rows)
+      step.n_embeddings > l.max_batch_rows || step.n_best > l.max_logit_rows)
     return fail(Code::kCorrupt, "the published step exceeds the segment's limits");
   sequences_.clear();
   for (uint32_t i = 0; i < step.n_sequences; ++i) {
@@ -51,7 +57,13 @@ Result<void> PublishedStep::read(RankSegment& segment, const ModelConfig& whole)
   embeddings_.clear();
   for (uint32_t i = 0; i < step.n_embeddings; ++i)
     embeddings_.push_back({segment.embedding_rows()[i], segment.embeddings() + size_t{i} * l.n_embd});
-  batch_ = {{segment.tokens(), step.n_tokens}, sequences_, {segment.logit_rows(), step.n_logit_rows}, embeddings_};
+  best_.clear();
+  for (uint32_t i = 0; i < step.n_best; ++i) {
+    const StoredBest want = segment.wanted()[i];
+    best_.push_back({want.k, want.below, want.masked != 0 ? segment.mask(i) : nullptr});
+  }
+  batch_ = {
+      {segment.tokens(), step.n_tokens}, sequences_, {segment.logit_rows(), step.n_logit_rows}, embeddings_, best_};
   TIE_TRY(layout_, KvLayout::for_model(whole, step.kv_type, step.kv_block_tokens));
   kv_blocks_ = step.kv_blocks;
   kv_offset_ = step.kv_offset;

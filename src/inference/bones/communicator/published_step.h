@@ -32,6 +32,7 @@ class PublishedStep {
   uint64_t kv_offset_ = 0;
   std::vector<SequenceSpan> sequences_;
   std::vector<EmbeddingRow> embeddings_;
+  std::vector<BestOf> best_;
 };
 
 }  // namespace tie::bones

@@ -90,6 +90,11 @@ size_t RankSegment::lay_out(const RankLimits& limits) {
   totals_ = take(size_t{limits.grid.stages} * 2 * row_bytes);
   handed_ = take(limits.grid.stages * row_bytes);
   logits_ = take(limits.max_logit_rows * logits_stride() * sizeof(float));
+  wanted_ = take(limits.max_logit_rows * sizeof(StoredBest));
+  masks_ = take(size_t{limits.max_logit_rows} * mask_words() * sizeof(uint32_t));
+  const size_t lists = size_t{best_lists()} * limits.max_logit_rows;
+  best_ = take(lists * kMostBest * sizeof(Candidate));
+  best_counts_ = take(lists * sizeof(uint32_t));
   return (used + 4095) / 4096 * 4096;
 }
 

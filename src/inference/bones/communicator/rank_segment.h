@@ -12,6 +12,7 @@
 
 #include "base/result.h"
 #include "inference/bones/model.h"
+#include "inference/bones/ops/best_ids.h"
 #include "inference/bones/rank_place.h"
 #include "os/fd.h"
 #include "os/memfd.h"
@@ -37,9 +38,14 @@ struct StoredSpan {
   uint32_t first_row, n_rows, first_position, first_entry, n_entries;
 };
 
+struct StoredBest {
+  uint32_t k, below, masked;
+};
+
 // What the leader asks for; written before `epoch` grows, read after.
 struct StepRecord {
   uint32_t n_tokens, n_sequences, n_logit_rows, n_embeddings;
+  uint32_t n_best;  // 0, or as many as rows of logits
   KvType kv_type;
   uint32_t kv_block_tokens, kv_blocks;
   uint64_t kv_offset;  // of block 0 in the shared KV memory
@@ -110,11 +116,16 @@ class RankSegment {
   }
   float* handed_on(uint32_t stage) { return at<float>(handed_) + stage * row_floats(); }
   float* logits() { return at<float>(logits_); }
+  StoredBest* wanted() { return at<StoredBest>(wanted_); }
+  uint32_t mask_words() const { return (limits_.n_vocab + 31) / 32; }
+  uint32_t* mask(uint32_t logit_row) { return at<uint32_t>(masks_) + size_t{logit_row} * mask_words(); }
+  BestTable best() { return {at<Candidate>(best_), at<uint32_t>(best_counts_), best_lists(), limits_.max_logit_rows}; }
   size_t logits_stride() const { return (limits_.n_vocab + 15) / 16 * 16 + 16; }
 
  private:
   RankSegment() = default;
   size_t lay_out(const RankLimits& limits);
+  uint32_t best_lists() const { return limits_.grid.tensor_ranks * limits_.threads_per_rank; }
   size_t row_floats() const { return size_t{limits_.max_batch_rows} * limits_.n_embd; }
   template <typename T>
   T* at(size_t offset) {
@@ -129,7 +140,7 @@ class RankSegment {
   RankLimits limits_;  // a private copy
   PeerWatch peers_;
   size_t tokens_ = 0, spans_ = 0, table_ = 0, logit_rows_ = 0, embedding_rows_ = 0, embeddings_ = 0, addends_ = 0,
-         totals_ = 0, handed_ = 0, logits_ = 0;
+         totals_ = 0, handed_ = 0, logits_ = 0, wanted_ = 0, masks_ = 0, best_ = 0, best_counts_ = 0;
 };
 
 }  // namespace tie::bones

@@ -92,6 +92,7 @@ Result<Logits> RankLeader::forward(const Batch& batch, const KvPool& kv) {
   TIE_TRY(Logits logits, model_->forward(batch, kv));
   if (!s.meet(s.header().world, s.limits().grid.count()))
     return fail(Code::kRuntimeLost, "a rank of the model is lost");
+  logits.best = model_->merge_best(batch);
   return logits;
 }
 

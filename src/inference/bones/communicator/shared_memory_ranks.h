@@ -25,6 +25,7 @@ class SharedMemoryRanks final : public Communicator {
   void copy_rows(uint32_t thread, float* x, uint32_t first_row, uint32_t rows, uint32_t width) override;
   float* logits() override { return segment_.logits(); }
   size_t logits_stride() const override { return segment_.logits_stride(); }
+  BestTable best() override { return segment_.best(); }
 
  private:
   struct alignas(64) Turn {

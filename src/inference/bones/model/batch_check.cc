@@ -46,6 +46,10 @@ Result<void> check_batch(const ModelConfig& whole, const BatchLimits& limits, co
   for (size_t i = 0; i < batch.logit_rows.size(); ++i)
     if (batch.logit_rows[i] >= rows || (i > 0 && batch.logit_rows[i] <= batch.logit_rows[i - 1]))
       return fail(Code::kBadRequest, "rows of logits must be ascending rows of the batch");
+  if (!batch.best.empty() && batch.best.size() != batch.logit_rows.size())
+    return fail(Code::kBadRequest, "a batch says for some rows of logits alone what is wanted of them");
+  for (const BestOf& want : batch.best)
+    if (want.k > kMostBest) return fail(Code::kBadRequest, "more of a row's best ids are wanted than are ever told");
   for (const EmbeddingRow& given : batch.embeddings)
     if (given.row >= rows || !given.values)
       return fail(Code::kBadRequest, "an embedding names a row outside the batch");

@@ -345,11 +345,29 @@ class Pass {
     float* out = s_.logits + place_.first_logit_row * s_.logits_stride + s_.shard.first_vocab;
     const LinearTarget target{s_.output, out, s_.logits_stride};
     linear(k_, {&target, 1}, ws_.head_acts, thread_, n_threads_, scratch().matmul);
-    if (c_.logit_soft_cap <= 0.0f) return;
+    if (c_.logit_soft_cap <= 0.0f) return find_best(out, columns_of(s_.output, thread_, n_threads_));
     barrier();
-    for (uint32_t i = 0; i < n; ++i) {
-      const uint32_t first = share(c_.n_vocab, thread_), last = share(c_.n_vocab, thread_ + 1);
-      k_.soft_cap(out + i * s_.logits_stride + first, c_.logit_soft_cap, last - first);
+    const ColumnRange mine{share(c_.n_vocab, thread_), share(c_.n_vocab, thread_ + 1)};
+    for (uint32_t i = 0; i < n; ++i)
+      k_.soft_cap(out + i * s_.logits_stride + mine.first, c_.logit_soft_cap, mine.last - mine.first);
+    find_best(out, mine);
+  }
+
+  // In the columns that this thread has just written; forward() or the leader merges them.
+  void find_best(float* logits, ColumnRange mine) {
+    const uint32_t first_id = s_.shard.first_vocab + mine.first;
+    const BestTable& table = s_.best;
+    const uint32_t list = (ranks_ ? ranks_->place().tensor_rank * n_threads_ : 0) + thread_;
+    for (uint32_t i = 0; i < batch_.best.size(); ++i) {
+      const BestOf& want = batch_.best[i];
+      if (want.k == 0) continue;
+      const uint32_t n = std::min(mine.last - mine.first, want.below - std::min(first_id, want.below));
+      const std::span row(logits + i * s_.logits_stride + mine.first, n);
+      if (want.mask) apply_mask(row, {want.mask, (s_.image.config().n_vocab + 31) / 32}, first_id);
+      const auto best = select_top(row, want.k, scratch().top);
+      Candidate* to = table.list(list, place_.first_logit_row + i);
+      for (const Candidate& c : best) *to++ = {c.logit, c.token + static_cast<int32_t>(first_id)};
+      table.count(list, place_.first_logit_row + i) = static_cast<uint32_t>(best.size());
     }
   }
 

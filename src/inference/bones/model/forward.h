@@ -36,6 +36,7 @@ struct Model::State {
   MicroBatches parts;
   float* logits = nullptr;  // of the whole vocabulary
   size_t logits_stride = 0;
+  BestTable best;
   bool rows_are_here = false;  // what wait_rows said, for every thread of this rank
 
   Result<void> check_batch(const Batch& batch, const KvPool& kv) const;

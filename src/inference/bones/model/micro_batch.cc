@@ -33,6 +33,7 @@ const BatchPart& MicroBatches::part(const Batch& batch, uint32_t index, uint32_t
   for (const EmbeddingRow& given : batch.embeddings)
     if (given.row >= first && given.row < last) embeddings_.push_back({given.row - first, given.values});
   part_.batch = {batch.tokens.subspan(first, last - first), sequences_, logit_rows_, embeddings_};
+  if (!batch.best.empty()) part_.batch.best = batch.best.subspan(part_.first_logit_row, logit_rows_.size());
   return part_;
 }
 

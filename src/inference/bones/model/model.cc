@@ -94,6 +94,7 @@ Result<Model> Model::attach(std::span<const std::byte> image, const ModelOptions
   state->experts.set_scale_groups(folded);
   state->logits = options.ranks ? options.ranks->logits() : state->ws.logits;
   state->logits_stride = options.ranks ? options.ranks->logits_stride() : state->ws.logits_stride;
+  state->best = options.ranks ? options.ranks->best() : state->ws.best;
   state->parts.reserve(options.max_sequences, options.max_logit_rows, options.max_batch_rows);
   return Model(std::move(state));
 }
@@ -114,7 +115,16 @@ Result<Logits> Model::forward(const Batch& batch, const KvPool& kv) {
       state_->shard.first_layer * kv.layout.layer_bytes() + state_->shard.first_kv_head * kv.layout.head_bytes();
   if (!state_->run(batch, own)) return fail(Code::kRuntimeLost, "a rank of the model is lost");
   return Logits{state_->logits, state_->logits_stride, static_cast<uint32_t>(batch.logit_rows.size()),
-                state_->image.config().n_vocab};
+                state_->image.config().n_vocab, state_->options.ranks ? BestRows{} : merge_best(batch)};
+}
+
+BestRows Model::merge_best(const Batch& batch) {
+  Workspace& ws = state_->ws;
+  for (uint32_t i = 0; i < batch.best.size(); ++i) {
+    const uint32_t k = batch.best[i].k;
+    ws.best_counts[i] = k == 0 ? 0 : bones::merge_best(state_->best, i, k, ws.best_rows + size_t{i} * kMostBest);
+  }
+  return {ws.best_rows, ws.best_counts};
 }
 
 }  // namespace tie::bones

@@ -37,6 +37,11 @@ void linear(const KernelSet& kernels, std::span<const LinearTarget> targets, con
   }
 }
 
+ColumnRange columns_of(const PackedMatrix& w, uint32_t thread, uint32_t n_threads) {
+  const Share share(pairs_of(w), thread, n_threads);
+  return {std::min(share.first * 2 * kStrip, w.n), std::min(share.last * 2 * kStrip, w.n)};
+}
+
 void gated(const KernelSet& kernels, const PackedMatrix& gate, const PackedMatrix& up, bool gelu, const Activations& x,
            Activations& out, uint32_t thread, uint32_t n_threads, ThreadScratch& scratch) {
   const uint32_t pairs = pairs_of(gate), unit = out.group;  // a pair of strips gives one block of `out`

@@ -20,6 +20,12 @@ struct LinearTarget {
 void linear(const KernelSet& kernels, std::span<const LinearTarget> targets, const Activations& x, uint32_t thread,
             uint32_t n_threads, std::byte* scratch);
 
+// The columns of `w`, when it is the only target, that thread `thread` computes.
+struct ColumnRange {
+  uint32_t first, last;
+};
+ColumnRange columns_of(const PackedMatrix& w, uint32_t thread, uint32_t n_threads);
+
 // out = quantised activation(x gate) * (x up): the two products, the activation and the quantisation of the next
 // product's input in one pass over column pairs.
 void gated(const KernelSet& kernels, const PackedMatrix& gate, const PackedMatrix& up, bool gelu, const Activations& x,

@@ -67,6 +67,10 @@ void Workspace::lay_out(const ModelConfig& c, uint32_t n_threads) {
   head_in = arena.take<float>(size_t{max_logit_rows} * c.n_embd);
   logits_stride = (c.n_vocab + 15) / 16 * 16 + 16;  // one line more, so that rows do not collide in the caches
   logits = arena.take<float>(max_logit_rows * logits_stride);
+  best = {arena.take<Candidate>(size_t{n_threads} * max_logit_rows * kMostBest),
+          arena.take<uint32_t>(size_t{n_threads} * max_logit_rows), n_threads, max_logit_rows};
+  best_rows = arena.take<Candidate>(size_t{max_logit_rows} * kMostBest);
+  best_counts = arena.take<uint32_t>(max_logit_rows);
   position = arena.take<uint32_t>(rows);
   sequence = arena.take<uint32_t>(rows);
   in_acts = take_activations(arena, max_rows, c.n_embd);
@@ -87,6 +91,7 @@ void Workspace::lay_out(const ModelConfig& c, uint32_t n_threads) {
     t.attention_acts = take_activations(arena, kSmallBatchRows, static_cast<uint32_t>(nq));
     t.queries = arena.take<std::byte>(kItemTiles * attention_scratch_bytes(c.head_dim));
     t.block = arena.take<float>(size_t{kAttentionRows} * c.head_dim);
+    t.top.reserve(c.n_vocab, kMostBest);
     t.totals = arena.take<float>(size_t{kItemTiles} * kAttentionRows * c.head_dim);
   }
 }

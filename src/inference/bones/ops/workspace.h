@@ -8,6 +8,7 @@
 
 #include "inference/bones/kernels/kernel_set.h"
 #include "inference/bones/model.h"
+#include "inference/bones/ops/best_ids.h"
 
 namespace tie::bones {
 
@@ -40,7 +41,7 @@ Activations take_activations(Arena& arena, uint32_t max_rows, uint32_t k);
 // The part of `all` that starts at row `first` (a multiple of its tiles' rows): a batch of its own.
 Activations rows_from(const Activations& all, size_t first);
 
-struct ThreadScratch {
+struct alignas(64) ThreadScratch {
   std::byte* matmul = nullptr;
   float* row_scale = nullptr;  // [max_rows]
   float* gate = nullptr;       // [rows][columns of a run]
@@ -49,6 +50,7 @@ struct ThreadScratch {
   float* totals = nullptr;              // [kItemTiles][8][head_dim]
   std::byte* queries = nullptr;         // [kItemTiles] attention_scratch_bytes
   Activations in_acts, attention_acts;  // of a small batch, which every thread quantises for itself
+  TopScratch top;
 };
 
 inline constexpr uint32_t kSmallBatchRows =
@@ -80,8 +82,11 @@ struct Workspace {
   float* head_in = nullptr;  // [logit rows][n_embd]
   float* logits = nullptr;
   size_t logits_stride = 0;
-  uint32_t* position = nullptr;  // [rows]
-  uint32_t* sequence = nullptr;  // [rows]
+  BestTable best;                   // a list for each thread
+  Candidate* best_rows = nullptr;   // [logit rows][kMostBest]: merged
+  uint32_t* best_counts = nullptr;  // [logit rows]
+  uint32_t* position = nullptr;     // [rows]
+  uint32_t* sequence = nullptr;     // [rows]
   Activations in_acts, attention_acts, ffn_acts, head_acts;
   std::vector<ThreadScratch> threads;
   std::vector<AttentionItem> items;  // capacity reserved at attach
