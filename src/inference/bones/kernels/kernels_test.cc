@@ -121,7 +121,7 @@ void quantize_all(const KernelSet& set, const float* x, const float* row_scale, 
   }
 }
 
-const uint32_t kRows[] = {1, 2, 3, 5, 7, 12, 13, 25, 32, 33, kFusedRows, kFusedRows + 1, 85};
+const uint32_t kRows[] = {1, 2, 3, 5, 7, 12, 13, 25, 32, 33, kFusedRows, kFusedRows + 1, 79, 85};
 const uint32_t kDepths[] = {32, 64, 96, 256, 576};
 
 TEST(Kernels, QuantisedActivationsAreTheReferencesToTheBit) {

@@ -30,19 +30,18 @@ inline constexpr uint32_t kQ4TileBytes = 320;
 inline constexpr uint32_t kQ5TileBytes = 384;
 inline constexpr uint32_t kQ6TileBytes = 448;
 inline constexpr uint32_t kQ8TileBytes = 1088;
-inline constexpr uint32_t kQ4UnitBytes = 64;   // at the end of a strip
-inline constexpr int32_t kFoldedMax = 8191;    // of an integer scale or minimum: sums of a scale group fit 32 bits
-inline constexpr uint32_t kScaleBlocks = 2;    // blocks of a scale group
-inline constexpr uint32_t kMaxTileRows = 12;   // rows of activations that one fused kernel takes
-inline constexpr uint32_t kPanelTileRows = 7;  // rows of a tile where weights are unpacked into panels
-inline constexpr uint32_t kFusedRows = 72;     // up to here fused tiles are faster than panels
-inline constexpr uint32_t kAmxTileRows = 16;   // rows of a tile where the AMX set multiplies
-inline constexpr uint32_t kMostTileRows = 16;  // of any set: rows that the last tile of a batch may add
+inline constexpr uint32_t kQ4UnitBytes = 64;    // at the end of a strip
+inline constexpr int32_t kFoldedMax = 8191;     // of an integer scale or minimum: sums of a scale group fit 32 bits
+inline constexpr uint32_t kScaleBlocks = 2;     // blocks of a scale group
+inline constexpr uint32_t kMaxTileRows = 12;    // rows of activations that one fused kernel takes
+inline constexpr uint32_t kPanelTileRows = 13;  // the same where weights are unpacked for all tiles
+inline constexpr uint32_t kFusedRows = 72;      // up to here unpacking in registers is faster
+inline constexpr uint32_t kAmxTileRows = 16;    // rows of a tile where the AMX set multiplies
+inline constexpr uint32_t kMostTileRows = 16;   // of any set: rows that the last tile of a batch may add
 
 // Rows of a tile of a batch: as few tiles as possible, as even as possible.
 static inline uint32_t rows_per_tile(uint32_t rows) {
-  if (rows > kFusedRows) return kPanelTileRows;
-  const uint32_t tiles = (rows + kMaxTileRows - 1) / kMaxTileRows;
+  const uint32_t most = rows > kFusedRows ? kPanelTileRows : kMaxTileRows, tiles = (rows + most - 1) / most;
   return tiles == 0 ? 1 : (rows + tiles - 1) / tiles;
 }
 

@@ -1,6 +1,6 @@
-// Products with Q4 tiles by AVX-512 VNNI: integers throughout a scale group of up to kScaleBlocks blocks, one float
-// operation for each group. Per row, 16 columns and block: 8 dpbusd, 1 dpwssd that applies scale and minimum, and half
-// an operation of float, against 4 where every block is scaled in float. Shapes as in avx512_matmul.cc.
+// Products with Q4 tiles and few rows by AVX-512 VNNI: integers throughout a scale group of up to kScaleBlocks blocks,
+// one float operation for each group. Per row, 16 columns and block: 8 dpbusd, 1 dpwssd that applies scale and minimum,
+// and half an operation of float, against 4 where every block is scaled in float.
 #include <immintrin.h>
 
 #include "inference/bones/kernels/avx512/avx512.h"
@@ -10,33 +10,7 @@ namespace tie::bones::avx512 {
 namespace {
 
 #include "inference/bones/kernels/avx512/dot.inc.h"
-
-// acc += low(d) * low(words) + high(d) * high(words), in 16-bit halves.
-inline void scale_dot(__m512i& acc, __m512i d, __m512i words) {
-  asm("vpdpwssd %2, %1, %0" : "+v"(acc) : "v"(d), "v"(words));
-}
-
-// The float totals stay in memory: registers are for integer sums, and they are touched once in a group.
-template <int N>
-struct Totals {
-  alignas(64) float value[N][16];
-  // Each vector by an instruction of its own: the compiler would call memset or write "rep stos", which takes as long
-  // as a block.
-  Totals() {
-    const __m512 zero = _mm512_setzero_ps();
-#pragma GCC unroll 14
-    for (int i = 0; i < N; ++i) asm("vmovaps %1, %0" : "=m"(value[i]) : "v"(zero));
-  }
-  void add(int i, __m512i sum, float scale) {
-    _mm512_store_ps(value[i],
-                    _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_set1_ps(scale), _mm512_load_ps(value[i])));
-  }
-  void keep_in_memory() { asm volatile("" : : "r"(this) : "memory"); }
-};
-
-inline uint32_t blocks_of_group(uint32_t first, uint32_t blocks) {
-  return blocks - first < kScaleBlocks ? blocks - first : kScaleBlocks;
-}
+#include "inference/bones/kernels/avx512/folded.inc.h"
 
 template <int R, int J>
 inline void fused_groups(const std::byte* tile, const int8_t* codes, __m512i (&d)[R]) {
@@ -99,97 +73,14 @@ void fused_strip(const std::byte* strip, const Activations& x, uint32_t tile, si
     finish(out + r * stride, _mm512_mul_ps(_mm512_load_ps(totals.value[r]), unit), add);
 }
 
-inline size_t strip_stride(uint32_t blocks) {
-  return size_t{blocks} * kQ4TileBytes + kQ4UnitBytes;
-}
-
 template <int R>
 void fused(const MatmulJob& job) {
   const uint32_t tiles = job.x->tiles();
-  const size_t bytes = strip_stride(job.x->blocks()), spread = tiles > 1 ? bytes : 0;
+  const size_t bytes = folded_strip_bytes(job.x->blocks()), spread = tiles > 1 ? bytes : 0;
   const std::byte* strip = job.w.data + job.first_strip * bytes;
   for (uint32_t s = 0; s < job.n_strips; ++s, strip += bytes)
     for (uint32_t tile = 0; tile < tiles; ++tile)
       fused_strip<R>(strip, *job.x, tile, spread, job.out + s * kStrip, job.out_stride, job.add);
-}
-
-// ---- many rows: a panel of S strips in scratch, codes [block][group][S][64 bytes], then words [block][S][64] ----
-
-template <int S>
-void unpack(const std::byte* strip, uint32_t s, uint32_t blocks, std::byte* codes, std::byte* words) {
-  for (uint32_t b = 0; b < blocks; ++b, strip += kQ4TileBytes, codes += 512 * S, words += 64 * S) {
-    for (uint32_t j = 0; j < 4; ++j) {
-      const __m512i v = load(strip + 64 * j);
-      _mm512_store_si512(codes + (j * S + s) * 64, low_nibbles(v));
-      _mm512_store_si512(codes + ((j + 4) * S + s) * 64, high_nibbles(v));
-    }
-    _mm512_store_si512(words + 64 * s, load(strip + 256));
-  }
-}
-
-template <int S>
-void panel_tile(const std::byte* w, const std::byte* words, const __m512 (&unit)[S], const Activations& x,
-                uint32_t tile, float* out, size_t stride, bool add) {
-  const uint32_t blocks = x.blocks();
-  const size_t first = size_t{tile} * blocks;
-  const int8_t* codes = x.codes + first * 32 * kPanelRows;
-  const int32_t* start = x.start4 + first * kPanelRows;
-  const float* scale = x.scale + first * kPanelRows;
-  const uint32_t rows = x.rows - tile * kPanelRows < kPanelRows ? x.rows - tile * kPanelRows : kPanelRows;
-  out += size_t{tile} * kPanelRows * stride;
-  for (uint32_t r = 0; r < rows; ++r)
-    for (int s = 0; s < S; ++s) __builtin_prefetch(out + r * stride + 16 * s, 1, 3);
-  Totals<kPanelRows * S> totals;
-  for (uint32_t b = 0; b < blocks; b += kScaleBlocks, scale += kScaleBlocks * kPanelRows) {
-    __m512i sum[kPanelRows][S];
-#pragma GCC unroll 7
-    for (uint32_t r = 0; r < kPanelRows; ++r)
-#pragma GCC unroll 2
-      for (int s = 0; s < S; ++s) sum[r][s] = _mm512_setzero_si512();
-    for (uint32_t n = blocks_of_group(b, blocks); n > 0;
-         --n, w += 512 * S, words += 64 * S, codes += 32 * kPanelRows, start += kPanelRows) {
-      __m512i d[kPanelRows][S];
-#pragma GCC unroll 7
-      for (uint32_t r = 0; r < kPanelRows; ++r)
-#pragma GCC unroll 2
-        for (int s = 0; s < S; ++s) d[r][s] = _mm512_set1_epi32(start[r]);
-      for (uint32_t line = 0; line < 4; ++line)  // the next tile's
-        _mm_prefetch(reinterpret_cast<const char*>(codes) + size_t{blocks} * 32 * kPanelRows + 64 * line, _MM_HINT_T0);
-      panel_groups<S>(w, codes, 0, 8, d);
-#pragma GCC unroll 2
-      for (int s = 0; s < S; ++s) {
-        const __m512i word = load(words + 64 * s);
-#pragma GCC unroll 7
-        for (uint32_t r = 0; r < kPanelRows; ++r) scale_dot(sum[r][s], d[r][s], word);
-      }
-    }
-#pragma GCC unroll 7
-    for (uint32_t r = 0; r < kPanelRows; ++r)
-#pragma GCC unroll 2
-      for (int s = 0; s < S; ++s) totals.add(static_cast<int>(r) * S + s, sum[r][s], scale[r]);
-    totals.keep_in_memory();
-  }
-  for (uint32_t r = 0; r < rows; ++r)
-    for (int s = 0; s < S; ++s)
-      finish(out + r * stride + 16 * s,
-             _mm512_mul_ps(_mm512_load_ps(totals.value[static_cast<int>(r) * S + s]), unit[s]), add);
-}
-
-template <int S>
-void panel_strips(const MatmulJob& job, uint32_t strip) {
-  const uint32_t blocks = job.x->blocks(), tiles = job.x->tiles();
-  const size_t bytes = strip_stride(blocks);
-  std::byte *codes = job.scratch, *words = codes + size_t{blocks} * 512 * S;
-  const std::byte* from = job.w.data + (size_t{job.first_strip} + strip) * bytes;
-  __m512 unit[S];
-  for (uint32_t s = 0; s < S; ++s) {
-    unpack<S>(from + s * bytes, s, blocks, codes, words);
-    unit[s] = _mm512_loadu_ps(reinterpret_cast<const float*>(from + (s + 1) * bytes - kQ4UnitBytes));
-  }
-  for (uint32_t tile = 0; tile < tiles; ++tile) {
-    prefetch_share(from + S * bytes, S * bytes, tile, tiles);
-    panel_tile<S>(codes, words, unit, *job.x, tile, job.out + strip * kStrip, job.out_stride, job.add);
-  }
 }
 
 }  // namespace
@@ -198,10 +89,7 @@ void folded_matmul(const MatmulJob& job) {
   using Fn = void (*)(const MatmulJob&);
   static constexpr Fn kFused[kMaxTileRows] = {fused<1>, fused<2>, fused<3>, fused<4>,  fused<5>,  fused<6>,
                                               fused<7>, fused<8>, fused<9>, fused<10>, fused<11>, fused<12>};
-  if (job.x->rows <= kFusedRows) return kFused[job.x->rows_per_tile - 1](job);
-  uint32_t strip = 0;
-  for (; strip + 2 <= job.n_strips; strip += 2) panel_strips<2>(job, strip);
-  if (strip < job.n_strips) panel_strips<1>(job, strip);
+  kFused[job.x->rows_per_tile - 1](job);
 }
 
 }  // namespace tie::bones::avx512

@@ -24,27 +24,6 @@ inline void finish(float* out, __m512 acc, bool add) {
   _mm512_storeu_ps(out, add ? _mm512_add_ps(_mm512_loadu_ps(out), acc) : acc);
 }
 
-constexpr uint32_t kPanelRows = kPanelTileRows;
-
-// Integer sums of groups [from, to) of one block of an unpacked panel: w as [group][S][64], 7 rows of activations.
-template <int S>
-inline void panel_groups(const std::byte* w, const int8_t* codes, int from, int to, __m512i (&d)[kPanelRows][S]) {
-#pragma GCC unroll 8
-  for (int g = from; g < to; ++g) {
-    __m512i v[S];
-#pragma GCC unroll 2
-    for (int s = 0; s < S; ++s) v[s] = load(w + (g * S + s) * 64);
-#pragma GCC unroll 7
-    for (uint32_t r = 0; r < kPanelRows; ++r) {
-      int32_t four;
-      __builtin_memcpy(&four, codes + (g * kPanelRows + r) * 4, 4);
-      const __m512i x = _mm512_set1_epi32(four);
-#pragma GCC unroll 2
-      for (int s = 0; s < S; ++s) dot(d[r][s], v[s], x);
-    }
-  }
-}
-
 // Fetches the tile's share of what comes after the panel at hand.
 inline void prefetch_share(const std::byte* next, size_t bytes, uint32_t tile, uint32_t tiles) {
   for (size_t at = bytes * tile / tiles / 64 * 64; at < bytes * (tile + 1) / tiles; at += 64)

@@ -69,3 +69,11 @@ size_t strip_stride(uint32_t blocks) {
   if constexpr (__is_same(P, Q8)) return size_t{(blocks + 1) / 2} * kQ8TileBytes;
   return blocks * P::kBlockBytes;
 }
+
+// Where the integer sums start so that codes count from zero.
+template <typename P>
+inline __m512i start_sum(const int32_t* neg128, const int32_t* neg32, uint32_t r) {
+  if constexpr (__is_same(P, Q8)) return _mm512_set1_epi32(neg128[r]);
+  if constexpr (__is_same(P, Q6)) return _mm512_set1_epi32(neg32[r]);
+  return _mm512_setzero_si512();
+}
