@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "inference/bones/kernels/reference/tile_access.h"
+#include "inference/bones/model/row_shares.h"
 #include "inference/bones/ops/attention.h"
 #include "inference/bones/ops/linear.h"
 
@@ -11,10 +12,16 @@ namespace tie::bones {
 
 // One thread's walk through the layers. Phases end at a barrier; within a phase threads write disjoint parts. Usually
 // the threads divide the columns of every matrix. In a long prompt each takes its own rows instead ("apart"): what it
-// reads it has written itself, in its own caches, and only attention needs barriers.
+// reads it has written itself, in its own caches, and only attention needs barriers; in a large batch of short rows
+// each takes whole sequences, and no layer has a barrier (row_shares.h).
 class Pass {
  public:
-  Pass(Model::State& state, const Batch& batch, const KvPool& kv, Model::State::PartPlace place, bool split,
+  struct Plan {
+    RowShares rows;
+    AttentionPlan attention;
+  };
+
+  Pass(Model::State& state, const Batch& batch, const KvPool& kv, Model::State::PartPlace place, const Plan& plan,
        uint32_t thread)
       : s_(state),
         ranks_(state.options.ranks),
@@ -24,14 +31,16 @@ class Pass {
         ws_(state.ws),
         batch_(batch),
         kv_(kv),
-        split_(split),
+        split_(plan.attention.split),
         thread_(thread),
         n_threads_(state.options.pool->size()),
         rows_(static_cast<uint32_t>(batch.tokens.size())),
-        apart_(rows_apart()),
-        first_row_(apart_ ? share_of_tiles(thread) : 0),
-        n_rows_(apart_ ? share_of_tiles(thread + 1) - first_row_ : rows_),
-        heads_by_item_(!split && !apart_ && ws_.items.size() == batch.sequences.size() * c_.n_kv_heads),
+        apart_(plan.rows.apart),
+        whole_(plan.rows.whole),
+        first_row_(apart_ ? plan.rows.first_row(thread) : 0),
+        n_rows_(apart_ ? plan.rows.first_row(thread + 1) - first_row_ : rows_),
+        items_(item_share(plan)),
+        heads_by_item_(!split_ && (whole_ || !apart_) && ws_.items.size() == batch.sequences.size() * c_.n_kv_heads),
         in_(own_rows(ws_.in_acts)),
         attention_in_(own_rows(ws_.attention_acts)),
         ffn_(own_rows(ws_.ffn_acts)) {}
@@ -54,13 +63,19 @@ class Pass {
     return static_cast<uint32_t>(uint64_t{total} * thread / n_threads_);
   }
 
-  // Each thread's rows are to be more than fused tiles take, so that it unpacks a panel for many rows.
-  bool rows_apart() const {
-    return n_threads_ > 1 && ranks_ == nullptr && c_.n_experts == 0 &&
-           rows_ >= n_threads_ * (kFusedRows + kMostTileRows);
-  }
-  uint32_t share_of_tiles(uint32_t thread) const {  // its first row
-    return std::min(share(ws_.in_acts.tiles(), thread) * ws_.in_acts.rows_per_tile, rows_);
+  // The items of attention that are this thread's: those of its own sequences, an equal share, or whichever it finds
+  // waiting.
+  ItemShare item_share(const Plan& plan) const {
+    const auto n = static_cast<uint32_t>(ws_.items.size());
+    if (!whole_) return {share(n, thread_), share(n, thread_ + 1), !plan.attention.even};
+    ItemShare own{0, 0, false};
+    for (uint32_t i = 0; i < n; ++i) {
+      const uint32_t row = batch_.sequences[ws_.items[i].sequence].first_row;
+      if (row < first_row_ || row >= first_row_ + n_rows_) continue;
+      if (own.last == 0) own.first = i;
+      own.last = i + 1;
+    }
+    return own;
   }
   Activations own_rows(const Activations& all) const {
     Activations own = rows_from(all, first_row_);
@@ -79,6 +94,9 @@ class Pass {
   uint32_t parts() const { return apart_ ? 1 : n_threads_; }
   void barrier_of_shared_rows() {
     if (!apart_) barrier();
+  }
+  void barrier_of_attention() {
+    if (!whole_) barrier();
   }
 
   bool divided() const { return ranks_ != nullptr && ranks_->place().tensor_ranks > 1; }
@@ -130,7 +148,7 @@ class Pass {
   // Quantised norm of the residual stream (weight given) or of another input. A small batch is done by every thread for
   // itself, which saves a barrier.
   const Activations& quantised(const float* x, uint32_t k, const float* weight, Activations& shared, Activations& own) {
-    if (rows_ > kSmallBatchRows) {
+    if (apart_ || rows_ > kSmallBatchRows) {
       norm_quantize(k_, x + size_t{first_row_} * k, k, weight, c_.norm_epsilon, shared, part(), parts(), scratch());
       barrier_of_shared_rows();
       return shared;
@@ -208,7 +226,7 @@ class Pass {
       else
         finish_key_value(w, layer, row, h - c_.n_heads, local);
     }
-    barrier();
+    barrier_of_attention();
   }
 
   // The heads of an item that is all that a sequence has for a kv head: nobody else needs them.
@@ -248,9 +266,10 @@ class Pass {
       merge_split(k_, ws_, c_, batch_, kv_, at, thread_);
     } else {
       ItemOfLayer item{this, &w, layer, local};
-      attend_items(k_, ws_, c_, batch_, kv_, at, thread_, {&item, heads_by_item_ ? &Pass::finish_item : nullptr});
+      attend_items(k_, ws_, c_, batch_, kv_, at, thread_, items_,
+                   {&item, heads_by_item_ ? &Pass::finish_item : nullptr});
     }
-    barrier();
+    barrier_of_attention();
     return project(w.o, quantised(ws_.attended, nq, nullptr, attention_in_, scratch().attention_acts),
                    w.post_attention_norm);
   }
@@ -363,7 +382,7 @@ class Pass {
       if (want.k == 0) continue;
       const uint32_t n = std::min(mine.last - mine.first, want.below - std::min(first_id, want.below));
       const std::span row(logits + i * s_.logits_stride + mine.first, n);
-      if (want.mask) apply_mask(row, {want.mask, (s_.image.config().n_vocab + 31) / 32}, first_id);
+      if (want.mask) apply_mask(row, {want.mask, want.mask_words(s_.image.config().n_vocab)}, first_id);
       const auto best = select_top(row, want.k, scratch().top);
       Candidate* to = table.list(list, place_.first_logit_row + i);
       for (const Candidate& c : best) *to++ = {c.logit, c.token + static_cast<int32_t>(first_id)};
@@ -381,8 +400,9 @@ class Pass {
   const KvPool& kv_;
   const bool split_;
   const uint32_t thread_, n_threads_, rows_;
-  const bool apart_;
+  const bool apart_, whole_;
   const uint32_t first_row_, n_rows_;
+  const ItemShare items_;
   const bool heads_by_item_;             // whoever takes an item of attention finishes its heads: a barrier less
   Activations in_, attention_in_, ffn_;  // of those rows
 };
@@ -410,12 +430,17 @@ bool Model::State::run_part(const Batch& batch, const KvPool& kv, PartPlace plac
   for (uint32_t i = 0; i < config.n_layers; ++i) ws.next_item[size_t{i} * 16].store(0, std::memory_order_relaxed);
   const bool codes = is_quantised(output.packing);
   shape_activations(*kernels, ws.head_acts, static_cast<uint32_t>(batch.logit_rows.size()), codes, !codes);
-  for (Activations* acts : {&ws.in_acts, &ws.attention_acts, &ws.ffn_acts})
+  const uint32_t n_threads = options.pool->size();
+  Pass::Plan plan{options.ranks ? RowShares{.rows = rows} : plan_rows(config, batch, n_threads, kernels->tile_rows),
+                  {}};
+  for (Activations* acts : {&ws.in_acts, &ws.attention_acts, &ws.ffn_acts}) {
     shape_activations(*kernels, *acts, rows, want_codes, want_f32);
-  const bool split = plan_attention(ws, config, batch, options.pool->size());
+    if (plan.rows.apart) acts->rows_per_tile = plan.rows.tile_rows;
+  }
+  plan.attention = plan_attention(ws, config, batch, n_threads, !plan.rows.whole);
   std::atomic<bool> complete{true};
   auto body = [&](uint32_t thread) {
-    if (!Pass(*this, batch, kv, place, split, thread).run()) complete.store(false, std::memory_order_relaxed);
+    if (!Pass(*this, batch, kv, place, plan, thread).run()) complete.store(false, std::memory_order_relaxed);
   };
   options.pool->run(body);
   return complete.load();

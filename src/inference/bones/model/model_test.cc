@@ -209,6 +209,41 @@ TEST_P(Architectures, ALongPromptIsTheSameInOneChunkOrMany) {
   }
 }
 
+// Two threads take 13 sequences each through the layers, or, where their depths are too uneven, columns.
+TEST_P(Batches, ALargeBatchOfSequencesGivesWhatEachGivesAlone) {
+  const auto& [architecture, kv] = GetParam();
+  const TinyModelOptions o = with_wide_heads(options_for(architecture, TensorType::kQ4_1));
+  std::mt19937 random(17);
+  for (std::string_view name : available_kernel_sets()) {
+    if (name == "reference") continue;
+    Rig rig(o, name, 2, 128, kv);
+    for (const bool uneven : {false, true}) {
+      std::vector<Sequence> all(26);
+      std::vector<Rows> expected;
+      uint32_t next_block = 0;
+      for (Sequence& s : all) {
+        s.tokens = random_tokens(random, uneven && &s < &all[4] ? 150 : 4 + random() % 12);
+        expected.push_back(alone(rig, s.tokens));
+      }
+      for (Sequence& s : all) {
+        s.table.resize(rig.kv.layout.blocks_for(static_cast<uint32_t>(s.tokens.size())));
+        std::iota(s.table.begin(), s.table.end(), next_block);
+        next_block += static_cast<uint32_t>(s.table.size());
+      }
+      ASSERT_LE(next_block, rig.kv.n_blocks);
+      std::vector<uint32_t> rows;
+      for (Sequence& s : all) {  // all but two tokens, one sequence at a time
+        rows.assign(all.size(), 0);
+        rows[static_cast<size_t>(&s - all.data())] = static_cast<uint32_t>(s.tokens.size()) - 2;
+        step(rig, all, rows);
+      }
+      for (int i = 0; i < 2; ++i) step(rig, all, std::vector<uint32_t>(all.size(), 1));
+      for (size_t i = 0; i < all.size(); ++i)
+        ASSERT_EQ(all[i].logits, expected[i]) << architecture << " " << name << " sequence " << i;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Architectures,
                          ::testing::Values("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3"));
 

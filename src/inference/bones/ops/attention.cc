@@ -10,12 +10,11 @@ struct Blocks {
   uint32_t first, last;
 };
 
-// Tile `tile` of an item.
-AttentionJob make_job(const Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv,
-                      const AttentionLayer& layer, const AttentionItem& item, uint32_t tile) {
+// Tile `tile` of an item, written where it is needed: a copy of it would wait for the stores of its fields.
+void fill_job(const Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv,
+              const AttentionLayer& layer, const AttentionItem& item, uint32_t tile, AttentionJob& job) {
   const SequenceSpan& span = batch.sequences[item.sequence];
   const uint32_t group = c.n_heads / c.n_kv_heads;
-  AttentionJob job;
   job.kv = kv.base + layer.layer * kv.layout.layer_bytes() + item.kv_head * kv.layout.head_bytes();
   job.block_stride = kv.layout.block_bytes();
   job.block_table = span.block_table.data();
@@ -31,7 +30,6 @@ AttentionJob make_job(const Workspace& ws, const ModelConfig& c, const Batch& ba
     job.key_end[i] = span.first_position + row + 1;
     job.key_begin[i] = layer.window != 0 && job.key_end[i] > layer.window ? job.key_end[i] - layer.window : 0;
   }
-  return job;
 }
 
 Blocks key_blocks(
@@ -63,20 +61,27 @@ void write_out(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, co
 
 }  // namespace
 
-bool plan_attention(Workspace& ws, const ModelConfig& c, const Batch& batch, uint32_t n_threads) {
+AttentionPlan plan_attention(Workspace& ws, const ModelConfig& c, const Batch& batch, uint32_t n_threads,
+                             bool by_head) {
   const uint32_t group = c.n_heads / c.n_kv_heads;
-  uint32_t partials = 0, longest = 0, tiles = 0;
+  uint32_t partials = 0, longest = 0, tiles = 0, shortest = ~0u, most_pairs = 0;
   for (const SequenceSpan& span : batch.sequences) {
     const uint32_t blocks = (span.first_position + span.n_rows + kKeyBlock - 1) / kKeyBlock,
                    here = (span.n_rows * group + kAttentionRows - 1) / kAttentionRows * c.n_kv_heads;
-    longest = std::max(longest, blocks);
+    longest = std::max(longest, blocks), shortest = std::min(shortest, blocks);
+    most_pairs = std::max(most_pairs, span.n_rows * group);
     tiles += here;
     partials = std::min(partials + std::min(here * blocks, kSplitPartials), kSplitPartials + 1);
   }
   const bool split = n_threads > 1 && longest > 1 && tiles < 4 * n_threads && partials <= kSplitPartials;
   const uint32_t per_item = split ? 1 : std::clamp(tiles / (8 * n_threads), 1u, kItemTiles);
+  const bool even = !split && longest == shortest && most_pairs <= kAttentionRows;
   ws.items.clear();
   partials = 0;
+  for (uint32_t head = 0; even && by_head && head < c.n_kv_heads; ++head)
+    for (uint32_t s = 0; s < batch.sequences.size(); ++s)
+      ws.items.push_back({s, head, 0, batch.sequences[s].n_rows * group, 0});
+  if (even && by_head) return {split, even};
   for (uint32_t s = 0; s < batch.sequences.size(); ++s) {
     const SequenceSpan& span = batch.sequences[s];
     const uint32_t pairs = span.n_rows * group, step = per_item * kAttentionRows,
@@ -90,25 +95,27 @@ bool plan_attention(Workspace& ws, const ModelConfig& c, const Batch& batch, uin
   }
   std::reverse(ws.items.begin(),
                ws.items.end());  // the last rows of a prompt see the most keys: start with the heavy items
-  return split;
+  return {split, even};
 }
 
 void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv,
-                  const AttentionLayer& layer, uint32_t thread, const ItemHook& before) {
+                  const AttentionLayer& layer, uint32_t thread, const ItemShare& items, const ItemHook& before) {
   std::atomic<uint32_t>& next = ws.next_item[size_t{layer.layer} * 16];
   const ThreadScratch& scratch = ws.threads[thread];
   AttentionJob jobs[kItemTiles];
   AttentionPartial totals[kItemTiles], block;
   Blocks blocks[kItemTiles];
   block.acc = scratch.block;
-  for (uint32_t i = next.fetch_add(1, std::memory_order_relaxed); i < ws.items.size();
-       i = next.fetch_add(1, std::memory_order_relaxed)) {
+  const auto end = items.waiting ? static_cast<uint32_t>(ws.items.size()) : items.last;
+  uint32_t own = items.first;
+  auto take = [&] { return items.waiting ? next.fetch_add(1, std::memory_order_relaxed) : own++; };
+  for (uint32_t i = take(); i < end; i = take()) {
     const AttentionItem& item = ws.items[i];
     if (before.call) before.call(before.context, item);
     const uint32_t tiles = (item.n_pairs + kAttentionRows - 1) / kAttentionRows;
     Blocks all{~0u, 0};
     for (uint32_t t = 0; t < tiles; ++t) {
-      jobs[t] = make_job(ws, c, batch, kv, layer, item, t);
+      fill_job(ws, c, batch, kv, layer, item, t, jobs[t]);
       jobs[t].prepared = scratch.queries + t * attention_scratch_bytes(c.head_dim);
       if (kernels.prepare_queries) kernels.prepare_queries(jobs[t]);
       totals[t].acc = scratch.totals + size_t{t} * kAttentionRows * c.head_dim;
@@ -131,7 +138,8 @@ void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c,
   std::atomic<uint32_t>& next = ws.next_item[size_t{layer.layer} * 16];
   uint32_t unit = next.fetch_add(1, std::memory_order_relaxed), before = 0;
   for (const AttentionItem& item : ws.items) {
-    AttentionJob job = make_job(ws, c, batch, kv, layer, item, 0);
+    AttentionJob job;
+    fill_job(ws, c, batch, kv, layer, item, 0, job);
     const Blocks blocks = key_blocks(job);
     job.prepared = ws.threads[thread].queries;
     if (kernels.prepare_queries && unit < before + blocks.last - blocks.first) kernels.prepare_queries(job);
@@ -149,7 +157,9 @@ void merge_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, 
   total.acc = ws.threads[thread].totals;
   for (uint32_t i = thread; i < ws.items.size(); i += static_cast<uint32_t>(ws.threads.size())) {
     const AttentionItem& item = ws.items[i];
-    const Blocks blocks = key_blocks(make_job(ws, c, batch, kv, layer, item, 0));
+    AttentionJob job;
+    fill_job(ws, c, batch, kv, layer, item, 0, job);
+    const Blocks blocks = key_blocks(job);
     reset(total, c.head_dim);
     for (uint32_t b = 0; b < blocks.last - blocks.first; ++b)
       kernels.merge_partial(total, ws.partials[item.first_partial + b], item.n_pairs, c.head_dim);

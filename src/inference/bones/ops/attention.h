@@ -16,9 +16,21 @@ struct AttentionLayer {
   float soft_cap = 0.0f;
 };
 
-// Fills ws.items for the batch; decides whether items are split over key blocks. Returns true when they are. Allocates
-// nothing.
-bool plan_attention(Workspace& ws, const ModelConfig& config, const Batch& batch, uint32_t n_threads);
+struct AttentionPlan {
+  bool split = false;  // the key blocks of an item are spread over threads
+  bool even = false;   // all items are as long, so each thread takes an equal run of them
+};
+
+// Fills ws.items for the batch. Even items lie head by head if `by_head`: a thread that computed a run of columns has
+// those heads' queries in its cache. Allocates nothing.
+AttentionPlan plan_attention(Workspace& ws, const ModelConfig& config, const Batch& batch, uint32_t n_threads,
+                             bool by_head);
+
+// One thread's items: [first, last), or with `waiting` whichever nobody has taken.
+struct ItemShare {
+  uint32_t first = 0, last = 0;
+  bool waiting = true;
+};
 
 // What is to happen on the thread that takes an item before it attends; null: nothing.
 struct ItemHook {
@@ -29,7 +41,8 @@ struct ItemHook {
 // One thread's part. With `split`, call attend_split on every thread, a barrier, then merge_split; else attend_items
 // alone. Output: ws.attended.
 void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch,
-                  const KvPool& kv, const AttentionLayer& layer, uint32_t thread, const ItemHook& before);
+                  const KvPool& kv, const AttentionLayer& layer, uint32_t thread, const ItemShare& items,
+                  const ItemHook& before);
 void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch,
                   const KvPool& kv, const AttentionLayer& layer, uint32_t thread);
 void merge_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch,

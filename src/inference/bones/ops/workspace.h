@@ -54,7 +54,7 @@ struct alignas(64) ThreadScratch {
 };
 
 inline constexpr uint32_t kSmallBatchRows =
-    4;  // up to here quantising everything on every thread is cheaper than a barrier
+    8;  // up to here quantising everything on every thread is cheaper than a barrier
 inline constexpr uint32_t kGateColumns = 128;     // widest run of gate columns a thread computes at a time
 inline constexpr uint32_t kGateFloats = 4096;     // and the most outputs of a small batch
 inline constexpr uint32_t kSplitPartials = 1024;  // key blocks that a long decode may spread over threads
