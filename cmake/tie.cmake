@@ -76,11 +76,16 @@ endfunction()
 # Sanitizers have no static runtime; those builds stay dynamic.
 function(tie_static_program name)
   cmake_parse_arguments(A "" "" "SRCS;LINK" ${ARGN})
-  if(TIE_SANITIZE)
-    tie_program(${name} SRCS ${A_SRCS} LINK ${A_LINK})
+  tie_program(${name} SRCS ${A_SRCS} LINK ${A_LINK})
+  tie_link_static(${name})
+endfunction()
+
+# tie_link_static(NAME): links an executable as those programs are; nothing in sanitizer builds.
+function(tie_link_static name)
+  if(TIE_SANITIZE OR NOT TARGET ${name})
     return()
   endif()
-  tie_program(${name} SRCS ${A_SRCS} ${CMAKE_SOURCE_DIR}/cmake/static_fmt.cc LINK ${A_LINK})
+  target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/cmake/static_fmt.cc)
   set_target_properties(${name} PROPERTIES RULE_LAUNCH_LINK ${CMAKE_SOURCE_DIR}/cmake/static_link.sh)
 endfunction()
 

@@ -1,5 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <fstream>
+#include <thread>
+#include <vector>
+
 #include "base/byte_buckets.h"
 #include "base/bytes.h"
 #include "base/random.h"
@@ -47,6 +54,69 @@ TEST(SecretBytes, MovedFromIsEmptyAndCloneIsEqual) {
   SecretBytes c = std::move(a);
   EXPECT_TRUE(a.empty());
   EXPECT_TRUE(equal_constant_time(c.view(), b.view()));
+}
+
+static bool all_are(ByteView bytes, uint8_t value) {
+  return std::ranges::all_of(bytes, [&](uint8_t byte) { return byte == value; });
+}
+
+TEST(SecretBytes, BeginsAsZerosAndSharesNothing) {
+  constexpr size_t kSizes[] = {1, 32, 64, 65, 256, 257, 1024, 1025, 5000};
+  for (int round = 0; round < 3; ++round) {  // later rounds meet memory that was used before
+    std::vector<SecretBytes> held;
+    for (int i = 0; i < 100; ++i) {
+      SecretBytes& secret = held.emplace_back(kSizes[static_cast<size_t>(i) % std::size(kSizes)]);
+      ASSERT_TRUE(all_are(secret.view(), 0)) << secret.size();
+      std::ranges::fill(secret.span(), static_cast<uint8_t>(i + 1));
+    }
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_TRUE(all_are(held[static_cast<size_t>(i)].view(), static_cast<uint8_t>(i + 1)));
+      if (i % 3 == 0) held[static_cast<size_t>(i)].wipe();
+    }
+  }
+}
+
+TEST(SecretBytes, ThreadsMayEachMakeTheirOwn) {
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (uint8_t value = 1; value <= 4; ++value) {
+    threads.emplace_back([&wrong, value] {
+      for (int i = 0; i < 2000; ++i) {
+        SecretBytes secret(48);
+        if (!all_are(secret.view(), 0)) ++wrong;
+        std::ranges::fill(secret.span(), value);
+        SecretBytes moved = std::move(secret);
+        if (!all_are(moved.view(), value)) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+// The kernel's flags of the mapping that holds an address.
+static std::string mapping_flags(const void* address) {
+  std::ifstream smaps("/proc/self/smaps");
+  bool inside = false;
+  for (std::string line; std::getline(smaps, line);) {
+    unsigned long begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) {
+      auto at = reinterpret_cast<unsigned long>(address);
+      inside = begin <= at && at < end;
+    } else if (inside && line.starts_with("VmFlags:")) {
+      return line;
+    }
+  }
+  return "";
+}
+
+TEST(SecretBytes, LiesOutsideOfCoreDumps) {
+  for (size_t size : {32, 200, 1000, 3000}) {
+    SecretBytes secret(size);
+    EXPECT_NE(mapping_flags(secret.data()).find(" dd"), std::string::npos) << size;
+  }
+  Bytes plain(32);
+  EXPECT_EQ(mapping_flags(plain.data()).find(" dd"), std::string::npos);
 }
 
 TEST(Bytes, BigEndianRoundTrip) {

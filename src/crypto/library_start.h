@@ -1,7 +1,8 @@
 // Starts libcrypto for a program that lives for one request: no configuration file, no handler at exit, no tables of
-// the names and error texts that nothing here looks up. Algorithms come from the default provider as they are used,
-// under its own names. Called first thing in main; half of what libcrypto's start costs such a process (0.6 ms) is
-// saved. Programs that read keys from files or ask for algorithms by legacy names must not call it.
+// the names and error texts that nothing here looks up, and of the default provider's algorithms only those that a
+// request takes: AES-256-GCM, SHA-256, SHA-384, HMAC, RSA. Any other is not found, whoever asks. Called first thing in
+// main; 1.2 ms of CPU time is saved. A program that links libcrypto as a shared library (sanitizer builds) has all
+// algorithms. Programs that read keys from files or ask for algorithms by legacy names must not call it.
 #pragma once
 
 namespace tie::crypto {
