@@ -9,7 +9,7 @@ namespace tie::crypto {
 class ReceiverContext {
  public:
   static Result<ReceiverContext> from_shared_secret(const HpkeSuite& suite, ByteView shared_secret, ByteView info);
-  // With the private key at hand (binding keys, tests).
+  // With the private key at hand (tests).
   static Result<ReceiverContext> from_private_key(const HpkeSuite& suite, ByteView private_key, ByteView enc,
                                                   ByteView info);
 

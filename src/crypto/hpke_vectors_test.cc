@@ -163,6 +163,11 @@ TEST(Kem, RefusesLowOrderPointsAndWrongLengths) {
   auto xwing = kem_generate(KemId::kXWing);
   ASSERT_TRUE(xwing);
   EXPECT_FALSE(kem_decapsulate(KemId::kXWing, xwing->private_key.view(), Bytes(1119, 1)));
+  for (KemId id : {KemId::kXWing, KemId::kX25519HkdfSha256}) {
+    Bytes expanded(*kem_expanded_bytes(id));
+    EXPECT_FALSE(kem_expand(id, Bytes(31, 1), expanded));
+    EXPECT_FALSE(kem_decapsulate_expanded(id, Bytes(expanded.size() - 1, 1), Bytes(kem_sizes(id)->encapsulated, 1)));
+  }
   EXPECT_FALSE(kem_encapsulate(KemId::kXWing, Bytes(1217, 1)));
   Bytes overflow = xwing->public_key;
   overflow[0] = 0xff;

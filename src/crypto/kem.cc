@@ -1,5 +1,7 @@
 #include "crypto/kem.h"
 
+#include <algorithm>
+
 #include "base/random.h"
 #include "crypto/hkdf.h"
 #include "crypto/sha256.h"
@@ -44,11 +46,20 @@ Result<Encapsulation> dh_encapsulate(ByteView public_key, ByteView ephemeral) {
   return out;
 }
 
-Result<SecretBytes> dh_decapsulate(ByteView private_key, ByteView enc) {
+// expanded: the private key and its public key.
+Result<SecretBytes> dh_decapsulate(ByteView expanded, ByteView enc) {
+  if (expanded.size() != 2 * kX25519Bytes) return fail(Code::kBadRequest, "an expanded X25519 key has 64 bytes");
   if (enc.size() != kX25519Bytes) return fail(Code::kBadRequest, "an X25519 encapsulated key has 32 bytes");
-  TIE_TRY(const Bytes public_key, x25519_public(private_key));
-  TIE_TRY(const SecretBytes dh, x25519_shared(private_key, public_key, enc));
+  const ByteView public_key = expanded.last(kX25519Bytes);
+  TIE_TRY(const SecretBytes dh, x25519_shared(expanded.first(kX25519Bytes), public_key, enc));
   return dh_secret(dh.view(), enc, public_key);
+}
+
+Result<void> dh_expand(ByteView private_key, std::span<uint8_t> expanded) {
+  TIE_TRY(const Bytes public_key, x25519_public(private_key));
+  std::ranges::copy(private_key, expanded.begin());
+  std::ranges::copy(public_key, expanded.subspan(kX25519Bytes).begin());
+  return {};
 }
 
 }  // namespace
@@ -108,8 +119,31 @@ Result<Encapsulation> kem_encapsulate_with(KemId id, ByteView public_key, ByteVi
   return id == KemId::kXWing ? xwing::encapsulate(public_key, randomness) : dh_encapsulate(public_key, randomness);
 }
 
+Result<size_t> kem_expanded_bytes(KemId id) {
+  switch (id) {
+    case KemId::kX25519HkdfSha256:
+      return 2 * kX25519Bytes;
+    case KemId::kXWing:
+      return xwing::kExpandedBytes;
+  }
+  return fail(Code::kUnsupportedFeature, "unknown key encapsulation");
+}
+
+Result<void> kem_expand(KemId id, ByteView private_key, std::span<uint8_t> expanded) {
+  TIE_TRY(size_t size, kem_expanded_bytes(id));
+  tie_check(expanded.size() == size, "an expanded key has its one size");
+  return id == KemId::kXWing ? xwing::expand(private_key, expanded) : dh_expand(private_key, expanded);
+}
+
+Result<SecretBytes> kem_decapsulate_expanded(KemId id, ByteView expanded, ByteView enc) {
+  return id == KemId::kXWing ? xwing::decapsulate(expanded, enc) : dh_decapsulate(expanded, enc);
+}
+
 Result<SecretBytes> kem_decapsulate(KemId id, ByteView private_key, ByteView enc) {
-  return id == KemId::kXWing ? xwing::decapsulate(private_key, enc) : dh_decapsulate(private_key, enc);
+  TIE_TRY(size_t size, kem_expanded_bytes(id));
+  SecretBytes expanded(size);
+  TIE_CHECK_OK(kem_expand(id, private_key, expanded.span()));
+  return kem_decapsulate_expanded(id, expanded.view(), enc);
 }
 
 }  // namespace tie::crypto

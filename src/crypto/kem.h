@@ -38,6 +38,11 @@ Result<Encapsulation> kem_encapsulate(KemId id, ByteView public_key);
 // With the caller's randomness (X25519: the ephemeral private key; X-Wing: 32 bytes for ML-KEM, then 32 for X25519):
 // for test vectors.
 Result<Encapsulation> kem_encapsulate_with(KemId id, ByteView public_key, ByteView randomness);
+// A private key in the form that decapsulation works with, for keys that are used often: made once, it saves X-Wing
+// half of each decapsulation. As secret as the private key.
+Result<size_t> kem_expanded_bytes(KemId id);
+Result<void> kem_expand(KemId id, ByteView private_key, std::span<uint8_t> expanded);  // of kem_expanded_bytes
+Result<SecretBytes> kem_decapsulate_expanded(KemId id, ByteView expanded, ByteView enc);
 // kBadRequest for wrong lengths or a low-order point.
 Result<SecretBytes> kem_decapsulate(KemId id, ByteView private_key, ByteView enc);
 

@@ -1,5 +1,7 @@
 #include "crypto/xwing.h"
 
+#include <algorithm>
+
 #include "crypto/sha256.h"
 #include "crypto/x25519.h"
 #include "edge_kem.h"
@@ -14,24 +16,20 @@ constexpr size_t kMlKemEnc = EDGE_KEM_MLKEM768_CIPHERTEXT_BYTES;
 constexpr size_t kMlKemRandom = EDGE_KEM_MLKEM768_RANDOM_BYTES;
 constexpr uint8_t kLabel[6] = {0x5c, 0x2e, 0x2f, 0x2f, 0x5e, 0x5c};  // \.//^\ as the draft writes it
 
-struct Expanded {
-  SecretBytes ml_kem_private;
-  Bytes ml_kem_public;
-  SecretBytes x25519_private;
-  Bytes x25519_public;
-};
+static_assert(kExpandedBytes == kMlKemPrivate + 2 * kX25519Bytes);
 
-Result<Expanded> expand(ByteView seed) {
+// ml_kem_public: kMlKemPublic bytes.
+Result<void> expand_pair(ByteView seed, std::span<uint8_t> expanded, std::span<uint8_t> ml_kem_public) {
   if (seed.size() != kPrivateBytes) return fail(Code::kBadRequest, "an X-Wing private key has 32 bytes");
+  tie_check(expanded.size() == kExpandedBytes, "an expanded X-Wing key has its one size");
   const SecretBytes stream = shake256({seed}, kMlKemSeed + kX25519Bytes);
-  Expanded out;
-  out.ml_kem_private = SecretBytes(kMlKemPrivate);
-  out.ml_kem_public.resize(kMlKemPublic);
-  if (edge_kem_mlkem768_keypair(stream.data(), out.ml_kem_public.data(), out.ml_kem_private.data()) != EDGE_KEM_OK)
+  if (edge_kem_mlkem768_keypair(stream.data(), ml_kem_public.data(), expanded.data()) != EDGE_KEM_OK)
     return fail(Code::kInternal, "ML-KEM key generation failed");
-  out.x25519_private = SecretBytes::copy_of(stream.view().subspan(kMlKemSeed));
-  TIE_TRY(out.x25519_public, x25519_public(out.x25519_private.view()));
-  return out;
+  const ByteView x_private = stream.view().subspan(kMlKemSeed);
+  TIE_TRY(const Bytes x_public, x25519_public(x_private));
+  std::ranges::copy(x_private, expanded.subspan(kMlKemPrivate).begin());
+  std::ranges::copy(x_public, expanded.subspan(kMlKemPrivate + kX25519Bytes).begin());
+  return {};
 }
 
 SecretBytes combine(ByteView ml_kem_secret, ByteView x25519_secret, ByteView x25519_enc, ByteView x25519_key) {
@@ -44,10 +42,16 @@ SecretBytes combine(ByteView ml_kem_secret, ByteView x25519_secret, ByteView x25
 }  // namespace
 
 Result<Bytes> public_key(ByteView seed) {
-  TIE_TRY(Expanded keys, expand(seed));
-  Bytes out = std::move(keys.ml_kem_public);
-  append(out, keys.x25519_public);
+  SecretBytes expanded(kExpandedBytes);
+  Bytes out(kMlKemPublic);
+  TIE_CHECK_OK(expand_pair(seed, expanded.span(), out));
+  append(out, expanded.view().last(kX25519Bytes));
   return out;
+}
+
+Result<void> expand(ByteView seed, std::span<uint8_t> expanded) {
+  Bytes ml_kem_public(kMlKemPublic);
+  return expand_pair(seed, expanded, ml_kem_public);
 }
 
 Result<Encapsulation> encapsulate(ByteView public_key, ByteView randomness) {
@@ -69,15 +73,16 @@ Result<Encapsulation> encapsulate(ByteView public_key, ByteView randomness) {
   return out;
 }
 
-Result<SecretBytes> decapsulate(ByteView seed, ByteView enc) {
+Result<SecretBytes> decapsulate(ByteView expanded, ByteView enc) {
+  if (expanded.size() != kExpandedBytes) return fail(Code::kBadRequest, "an expanded X-Wing key has 2464 bytes");
   if (enc.size() != kEncBytes) return fail(Code::kBadRequest, "an X-Wing encapsulated key has 1120 bytes");
-  TIE_TRY(const Expanded keys, expand(seed));
   SecretBytes ml_kem_secret(kSharedBytes);
-  if (edge_kem_mlkem768_decapsulate(keys.ml_kem_private.data(), enc.data(), ml_kem_secret.data()) != EDGE_KEM_OK)
+  if (edge_kem_mlkem768_decapsulate(expanded.data(), enc.data(), ml_kem_secret.data()) != EDGE_KEM_OK)
     return fail(Code::kInternal, "ML-KEM decapsulation failed");
+  const ByteView x_private = expanded.subspan(kMlKemPrivate, kX25519Bytes), x_public = expanded.last(kX25519Bytes);
   const ByteView x_enc = enc.subspan(kMlKemEnc);
-  TIE_TRY(const SecretBytes x_secret, x25519_shared(keys.x25519_private.view(), keys.x25519_public, x_enc));
-  return combine(ml_kem_secret.view(), x_secret.view(), x_enc, keys.x25519_public);
+  TIE_TRY(const SecretBytes x_secret, x25519_shared(x_private, x_public, x_enc));
+  return combine(ml_kem_secret.view(), x_secret.view(), x_enc, x_public);
 }
 
 }  // namespace tie::crypto::xwing

@@ -10,9 +10,11 @@ constexpr size_t kPublicBytes = 1216;    // ML-KEM 1184, X25519 32
 constexpr size_t kEncBytes = 1120;       // ML-KEM 1088, X25519 32
 constexpr size_t kRandomnessBytes = 64;  // ML-KEM 32, X25519 32
 constexpr size_t kSharedBytes = 32;
+constexpr size_t kExpandedBytes = 2400 + 32 + 32;  // ML-KEM's private key, X25519's, X25519's public key
 
 Result<Bytes> public_key(ByteView seed);
 Result<Encapsulation> encapsulate(ByteView public_key, ByteView randomness);
-Result<SecretBytes> decapsulate(ByteView seed, ByteView enc);
+Result<void> expand(ByteView seed, std::span<uint8_t> expanded);  // of kExpandedBytes
+Result<SecretBytes> decapsulate(ByteView expanded, ByteView enc);
 
 }  // namespace tie::crypto::xwing

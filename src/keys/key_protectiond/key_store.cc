@@ -44,7 +44,9 @@ Result<KeyFacts> KeyStore::generate(uint32_t suite, ByteView binding_public_key,
   key->facts = {random_uuid(), kem, std::move(pair.public_key),
                 Bytes(binding_public_key.begin(), binding_public_key.end()),
                 static_cast<uint64_t>(clocks_.wall_ms()) + lifetime_ms};
-  key->private_key = std::move(pair.private_key);
+  TIE_TRY(const size_t expanded_bytes, crypto::kem_expanded_bytes(kem));
+  key->expanded = SecretBytes(expanded_bytes);
+  TIE_CHECK_OK(crypto::kem_expand(kem, pair.private_key.view(), key->expanded.span()));
   key->dies_at_ms = clocks_.monotonic_ms() + static_cast<int64_t>(lifetime_ms + kExpiryGraceMs);
   std::lock_guard lock(mutex_);
   reap_locked();
@@ -55,7 +57,7 @@ Result<KeyFacts> KeyStore::generate(uint32_t suite, ByteView binding_public_key,
 
 Result<SealedSecret> KeyStore::decap_and_seal(const std::string& uuid, ByteView enc) {
   TIE_TRY(const auto key, find(uuid));
-  TIE_TRY(const SecretBytes shared, crypto::kem_decapsulate(key->facts.kem, key->private_key.view(), enc));
+  TIE_TRY(const SecretBytes shared, crypto::kem_decapsulate_expanded(key->facts.kem, key->expanded.view(), enc));
   TIE_TRY(crypto::SenderContext context,
           crypto::setup_sender(crypto::kDecapSealSuite, key->facts.binding_public_key, crypto::decap_seal_info()));
   SealedSecret out;

@@ -56,7 +56,7 @@ class KeyStore {
  private:
   struct Key {
     KeyFacts facts;
-    SecretBytes private_key;
+    SecretBytes expanded;    // the private key, see kem_expand
     int64_t dies_at_ms = 0;  // monotonic
   };
   // The living key of that name; the shared pointer keeps it through a concurrent destroy.

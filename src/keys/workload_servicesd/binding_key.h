@@ -17,16 +17,16 @@ class BindingKey {
  public:
   static Result<std::shared_ptr<const BindingKey>> generate();
   const Bytes& public_key() const { return public_key_; }
-  bool in_hidden_memory() const { return private_key_.hidden(); }
+  bool in_hidden_memory() const { return expanded_.hidden(); }
   // The shared secret of `enc` under the request key `key_uuid`. kCorrupt when the answer is for another key or another
   // enc.
   Result<SecretBytes> open(crypto::KemId request_kem, std::string_view key_uuid, ByteView enc,
                            const SealedSecret& answer) const;
 
  private:
-  BindingKey(SecretMemory private_key, Bytes public_key)
-      : private_key_(std::move(private_key)), public_key_(std::move(public_key)) {}
-  SecretMemory private_key_;
+  BindingKey(SecretMemory expanded, Bytes public_key)
+      : expanded_(std::move(expanded)), public_key_(std::move(public_key)) {}
+  SecretMemory expanded_;  // the private key, see kem_expand
   Bytes public_key_;
 };
 
