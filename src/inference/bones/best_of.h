@@ -1,6 +1,7 @@
 // Asking a forward pass for the best few ids of a row of logits instead of its values: a sampler that keeps no more
 // than the best k needs nothing else, and over ranks or from a GPU they are all that has to travel. Plain data.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <span>
 
@@ -17,7 +18,9 @@ struct Candidate {
 struct BestOf {
   uint32_t k = 0;                  // ids, at most kMostBest; 0: the whole row
   uint32_t below = UINT32_MAX;     // only ids below it (the vocabulary of a model is padded)
-  const uint32_t* mask = nullptr;  // null, or (n_vocab + 31) / 32 words, lowest bit first: a 0 bit forbids an id
+  const uint32_t* mask = nullptr;  // null, or mask_words(), lowest bit first: a 0 bit forbids an id
+
+  uint32_t mask_words(uint32_t n_vocab) const { return (std::min(below, n_vocab) + 31) / 32; }
 };
 
 // The answers for the rows of a batch: best first, ties by lower id; no entry is NaN or minus infinity, so there may
