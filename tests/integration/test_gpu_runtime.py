@@ -54,7 +54,7 @@ class Gpu:
 
     def start_owner(self, driver=FAKE_CUDA):
         self.owner_log = open(self.place / "owner.log", "wb+")
-        self.owner = subprocess.Popen([BIN / "tie-model-owner", "--socket", self.place / "owner.sock", "--assets", self.place, "--watch-ms", "100", "--threads", "1",
+        self.owner = subprocess.Popen([BIN / "tie-model-owner", "--socket", self.place / "owner.sock", "--model-sockets", self.place / "weights", "--assets", self.place, "--watch-ms", "100", "--threads", "1",
                                        "--cuda-driver", driver, "--nvml", FAKE_NVML], env=self.environment, stderr=self.owner_log)
         wait_for(lambda: (self.place / "owner.sock").exists())
         return self
@@ -62,9 +62,12 @@ class Gpu:
     def owner_said(self):
         return (self.place / "owner.log").read_text()
 
+    def door(self, model):
+        return self.place / "weights" / model / "weights.sock"
+
     def runtime(self, model="gpu", ready=True, more=()):
         os.environ["TIE_FAKE_CUDA_DIR"] = str(self.record_folder)
-        runtime = Runtime(["--owner-socket", self.place / "owner.sock", "--threads", 1, "--kv-mib", 1, "--max-rows", 64, "--max-batch", 4, "--cuda-driver", FAKE_CUDA,
+        runtime = Runtime(["--owner-socket", self.door(model), "--threads", 1, "--kv-mib", 1, "--max-rows", 64, "--max-batch", 4, "--cuda-driver", FAKE_CUDA,
                            "--gpu-kernels", self.place / "kernels", *more], model=model)
         self.runtimes.append(runtime)
         return runtime.wait_ready() if ready else runtime
@@ -206,7 +209,7 @@ def test_a_machine_without_a_driver_says_what_to_do(machine):
 def test_a_runtime_without_the_kernels_says_what_to_do(machine):
     gpu = machine(gpu='device = "cuda"\n').start_owner()
     with open(gpu.place / "said", "wb") as said:
-        ended = subprocess.run([BIN / "afm-runtime", "--model", "gpu", "--socket", gpu.place / "runtime.sock", "--owner-socket", gpu.place / "owner.sock",
+        ended = subprocess.run([BIN / "afm-runtime", "--model", "gpu", "--socket", gpu.place / "runtime.sock", "--owner-socket", gpu.door("gpu"),
                                 "--cuda-driver", FAKE_CUDA, "--gpu-kernels", "/nowhere/kernels"], stderr=said, timeout=LIMIT_S, env=gpu.environment)
     assert ended.returncode != 0
     text = (gpu.place / "said").read_text()

@@ -41,15 +41,15 @@ def owner(tmp_path_factory):
         if name == "one":
             pack(str(MODEL), place)
         shutil.copy(place / "tokenizer.img", folder / "tokenizer.img")
-    process = subprocess.Popen([BIN / "tie-model-owner", "--socket", place / "owner.sock", "--assets", place, "--watch-ms", "0"])
-    yield place / "owner.sock"
+    process = subprocess.Popen([BIN / "tie-model-owner", "--socket", place / "owner.sock", "--model-sockets", place / "weights", "--assets", place, "--watch-ms", "0"])
+    yield place / "weights"
     assert process.poll() is None, "tie-model-owner died during the tests"
     process.terminate()
     process.wait()
 
 
 def start(owner, model):
-    return Runtime(["--owner-socket", owner, "--threads", 2, "--kv-mib", 32, "--max-rows", 64, "--max-batch", 4], model=model).wait_ready()
+    return Runtime(["--owner-socket", owner / model / "weights.sock", "--threads", 2, "--kv-mib", 32, "--max-rows", 64, "--max-batch", 4], model=model).wait_ready()
 
 
 def greedy(runtime):

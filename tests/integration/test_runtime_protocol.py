@@ -42,7 +42,7 @@ def test_liveness_readiness_and_description(runtime):
         config = client.get_model_config("tiny").config
     names = ["token_ids", "sampling", "grammar", "prompt_id", "images", "image_positions", "kv_import", "kv_export"]
     assert [i.name for i in metadata.inputs] == names == [i.name for i in config.input]
-    assert [o.name for o in metadata.outputs] == ["sample_index", "token_ids", "stop_trim_bytes", "logprobs", "finish", "usage"]
+    assert [o.name for o in metadata.outputs] == ["sample_index", "token_ids", "stop_trim_bytes", "logprobs", "finish", "usage", "prompt_logprobs"]
     assert [i.optional for i in config.input] == [False] + [True] * 7
     assert config.model_transaction_policy.decoupled
 
@@ -103,6 +103,24 @@ def test_logprobs_come_with_each_token(runtime):
         assert -9999 <= logprob <= 0
         assert top[0][0] == token and len(top) == 5
         assert [t[1] for t in top] == sorted((t[1] for t in top), reverse=True)
+
+
+def test_a_prompts_tokens_are_scored_as_each_is_when_it_is_drawn(runtime):
+    prompt = [3 + (i * i * 7 + i) % 200 for i in range(90)]  # more rows than one step has logits
+    with runtime.stream() as stream:
+        scored = stream.ask(prompt, temperature=0.0, max_tokens=3, ignore_eos=1, logprobs=1, top_logprobs=4, echo=1)
+        alone = stream.ask(prompt, temperature=0.0, max_tokens=0, logprobs=1, top_logprobs=4, echo=1)
+        plain = stream.ask(prompt, temperature=0.0, max_tokens=3, ignore_eos=1)
+        for at in [1, 2, 40, 71, 72, 73, 89]:
+            drawn = stream.ask(prompt[:at], temperature=0.0, max_tokens=1, ignore_eos=1, logprobs=1, top_logprobs=4, logit_bias={prompt[at]: 100.0})
+            assert drawn.tokens[0] == [prompt[at]], "the bias decides"
+            token, logprob, top = scored.prompt_logprobs[at - 1]
+            assert (token, pytest.approx(logprob, abs=1e-4)) == drawn.logprobs[0][0][:2]
+            assert [t[0] for t in top] == [t[0] for t in drawn.logprobs[0][0][2]]
+    assert [entry[0] for entry in scored.prompt_logprobs] == prompt[1:]
+    assert alone.prompt_logprobs == scored.prompt_logprobs
+    assert alone.finish[0] == "length" and alone.usage.get(2, 0) == 0
+    assert scored.tokens == plain.tokens and not plain.prompt_logprobs
 
 
 def test_a_stop_string_never_leaks(runtime):
@@ -304,7 +322,7 @@ def test_a_drain_has_a_hard_limit(images):
 
 
 def test_not_ready_before_the_owner_is_there(tmp_path):
-    runtime = Runtime(["--owner-socket", tmp_path / "owner.sock"])
+    runtime = Runtime(["--owner-socket", tmp_path / "weights.sock"])
     try:
         limit = time.monotonic() + 20
         while True:

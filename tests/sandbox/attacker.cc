@@ -47,6 +47,18 @@ std::string exchange_on_edge(std::istringstream& words) {
   return reply ? "reply " + to_hex(reply->payload) : "closed";
 }
 
+// "ask_socket PATH HEX": one frame over a new connection to a socket; the reply in hex and how many descriptors came.
+std::string ask_socket(std::istringstream& words) {
+  std::string path, hex;
+  words >> path >> hex;
+  auto bytes = from_hex(hex);
+  auto peer = os::connect_unix(path, Deadline::in_ms(2000));
+  if (!bytes || !peer) return "unreachable";
+  if (!os::send_frame(peer->get(), *bytes, {}, Deadline::in_ms(2000))) return "closed";
+  auto reply = os::receive_frame(peer->get(), 65536, os::kMaxPassedFds, Deadline::in_ms(30'000));
+  return reply ? "reply " + std::to_string(reply->fds.size()) + " " + to_hex(reply->payload) : "closed";
+}
+
 // "relay PATH": from now on the test speaks through this process with a socket that the victim may reach.
 void relay(int connection, const std::string& path) {
   auto peer = os::connect_unix(path, Deadline::in_ms(2000));
@@ -74,6 +86,7 @@ std::string answer_to(const std::string& program, os::Frame frame) {
     return out.str();
   }
   if (name == "edge_frame") return exchange_on_edge(words);
+  if (name == "ask_socket") return ask_socket(words);
   auto attack = attacks::all().find(name);
   if (attack == attacks::all().end()) return "unknown attack " + name;
   attacks::Target target;

@@ -50,7 +50,7 @@ class Field:
         """What the attacker is told: the harness is generous, a real attacker would have to guess."""
         run, assets = self.node.run, self.node.assets
         own = {"cb_jobhelper": {"cb_jobhelper", "tie_cloud_app", "wsd-decap"}, "tie-cloud-app": {"tie_cloud_app", "runtime", "kvxfer"},
-               "afm-runtime": {"runtime", "probe", "kvxfer", "owner"},
+               "afm-runtime": {"runtime", "probe", "kvxfer", "weights"},
                "cloudboardd": {"cloudboard-control", "cb_jobhelper", "wsd-authorize", "wsd-claims", "cache"}}[victim]
         sockets = {name: self.node.socket(name) for name in ("owner", "kps", "wsd-decap", "wsd-authorize", "wsd-claims", "wsd-operator", "controller", "gpuhealth",
                                                               "cloudboard-control", "cb_jobhelper", "tie_cloud_app", "cache")}

@@ -2,6 +2,7 @@
 product's own programs."""
 import os
 import socket
+import subprocess
 import threading
 
 import pytest
@@ -212,3 +213,87 @@ def test_the_app_reaches_neither_probe_nor_owner(runtime_node):
         paths = f"{runtime_node.model_socket('probe', 'smollm2')} {runtime_node.socket('owner')}"
         assert ask(sock, f"connect_unix_path {paths}") == "stopped"
         assert ask(sock, f"read_file {runtime_node.assets}/models/smollm2/weights.gguf") == "stopped"
+
+
+# ---- one model's runtime and the weights of another ----
+
+OWN, OTHER = "model-one", "model-two"
+PERMISSION_DENIED = 20
+
+
+def about(kind, model):
+    """proto/owner.proto: attach 1, prepare_prefix 3, seal_prefix 4, attach_prefix 5, reset_prefix 6; each names its model first."""
+    return field(kind, field(1, model.encode())).hex()
+
+
+def add_tiny_model(node, name, seed):
+    folder = node.assets / "models" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run([sandbox_node.BUILD / "bin/pack_model_images", "tiny", node.place / "unused", folder / "tokenizer.img", "--context", "64", "--seed", str(seed),
+                    "--gguf", folder / "weights.gguf"], check=True, capture_output=True)
+    (folder / "model.toml").write_text("")
+
+
+def two_models(place, extra):
+    sandbox_node.need_programs(["tie-model-owner", "pack_model_images"])
+    node = sandbox_node.SandboxNode(place, victims={"afm-runtime": "attacker"}, real=["tie-model-owner"], extra=[*extra, "--listen", "127.0.0.1:0"])
+    add_tiny_model(node, OWN, 1)
+    add_tiny_model(node, OTHER, 2)
+    node.up()
+    return node
+
+
+@pytest.fixture(scope="module", params=["bubblewrap", "direct"])
+def two_models_node(request, tmp_path_factory):
+    node = two_models(tmp_path_factory.mktemp("two"), ["--sandbox", request.param])
+    yield node
+    node.clean()
+
+
+@pytest.fixture(scope="module")
+def two_models_unprotected(tmp_path_factory):
+    node = two_models(tmp_path_factory.mktemp("open"), ["--insecure-no-sandbox"])
+    yield node
+    node.clean()
+
+
+def from_the_runtime_of(node, model, path, request):
+    """What the owner says to one request out of that runtime's sandbox, after it serves: (descriptors, reply), or None where it is not reached."""
+    with connect(node.model_socket("runtime", model)) as sock:
+        assert ask(sock, "serve") == "ok"
+        words = ask(sock, f"ask_socket {path} {request}").split()
+    return (int(words[1]), message(bytes.fromhex(words[2] if len(words) > 2 else ""))) if words[0] == "reply" else None
+
+
+@pytest.mark.parametrize("model", [OWN, OTHER])
+def test_control_a_runtime_gets_its_own_model(two_models_node, model):
+    descriptors, reply = from_the_runtime_of(two_models_node, model, two_models_node.model_socket("weights", model), about(1, model))
+    assert descriptors == 2 and message(reply[2])[1] == model.encode()
+
+
+@pytest.mark.parametrize("kind", [1, 3, 4, 5, 6])
+def test_a_runtime_gets_nothing_of_another_model_over_its_own_socket(two_models_node, kind):
+    descriptors, reply = from_the_runtime_of(two_models_node, OWN, two_models_node.model_socket("weights", OWN), about(kind, OTHER))
+    assert descriptors == 0 and message(reply[1])[1] == PERMISSION_DENIED and set(reply) == {1}
+
+
+def test_a_runtime_reaches_neither_another_models_socket_nor_the_operators(two_models_node):
+    node = two_models_node
+    for path, request in ((node.model_socket("weights", OTHER), about(1, OTHER)), (node.socket("owner"), field(2, b"").hex())):
+        assert path.exists()
+        assert from_the_runtime_of(node, OWN, path, request) is None
+    with connect(node.model_socket("runtime", OWN)) as sock:
+        assert ask(sock, f"write_anywhere {node.run}/weights {node.run}/weights/{OWN} {node.run}/weights/{OTHER}") == "stopped", "nor may it put a socket of its own there"
+
+
+def test_control_without_a_sandbox_it_reaches_both(two_models_unprotected):
+    node = two_models_unprotected
+    assert from_the_runtime_of(node, OWN, node.model_socket("weights", OTHER), about(1, OTHER))[0] == 2
+    assert 3 in from_the_runtime_of(node, OWN, node.socket("owner"), field(2, b"").hex())[1], "the states of all models"
+
+
+def test_even_without_a_sandbox_each_socket_answers_for_its_model_and_the_operators_hands_out_none(two_models_unprotected):
+    node = two_models_unprotected
+    for path in (node.model_socket("weights", OWN), node.socket("owner")):
+        descriptors, reply = from_the_runtime_of(node, OWN, path, about(1, OTHER))
+        assert descriptors == 0 and message(reply[1])[1] == PERMISSION_DENIED

@@ -120,6 +120,17 @@ TEST(Edges, RequestProcessesReachNeitherKeysNorOwnerNorOperatorSockets) {
   EXPECT_TRUE(find_process("key_protectiond")->connects.empty());
 }
 
+// A runtime meets the owner on its own model's socket alone: the operator's knows every model.
+TEST(Edges, ARuntimeReachesTheOwnerOnSocketsOfItsOwnModelAlone) {
+  const ProcessRow& runtime = *find_process("afm-runtime");
+  EXPECT_EQ(names(runtime.connects), std::set<std::string>{"weights"});
+  for (const auto& edges : {runtime.connects, runtime.serves})
+    for (const Edge& edge : edges) EXPECT_TRUE(is_model_socket(edge.socket)) << edge.socket;
+  for (const ProcessRow& row : process_table())
+    EXPECT_EQ(names(row.connects).contains("owner"), std::string_view(row.process) == "tie-controllerd")
+        << row.process;
+}
+
 TEST(Edges, DaemonsStartAfterWhatTheyNeedAndTheOrderHasNoCircle) {
   std::set<std::string> started;
   for (const ProcessRow& row : process_table()) {

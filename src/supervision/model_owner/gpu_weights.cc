@@ -79,17 +79,18 @@ Result<std::shared_ptr<void>> GpuWeights::lend() {
   return loan;
 }
 
-Result<std::shared_ptr<Driver>> GpuHost::driver() {
+Result<std::shared_ptr<Driver>> GpuHost::driver(uint32_t device) {
   std::lock_guard lock(mutex_);
-  if (!driver_) {
-    TIE_TRY(driver_, Driver::load(0, options_.driver));
+  std::shared_ptr<Driver>& opened = drivers_[device];
+  if (!opened) {
+    TIE_TRY(opened, Driver::load(static_cast<int>(device), options_.driver));
   }
-  TIE_CHECK_OK(driver_->use_on_this_thread());
-  return driver_;
+  TIE_CHECK_OK(opened->use_on_this_thread());
+  return opened;
 }
 
 Result<void> GpuHost::healthy() {
-  TIE_TRY([[maybe_unused]] const auto opened, driver());
+  TIE_TRY([[maybe_unused]] const auto opened, driver(0));
   auto provider = gpuhealth::make_nvml_provider(options_.nvml);
   if (!provider) return std::unexpected(std::move(provider.error()).context("asking for the GPU's health"));
   TIE_TRY(const auto devices, (*provider)->poll());
@@ -101,9 +102,9 @@ Result<void> GpuHost::healthy() {
   return {};
 }
 
-Result<std::shared_ptr<GpuWeights>> GpuHost::load(ByteView gguf) {
-  TIE_TRY(auto opened, driver());
-  TIE_TRY(LoadedWeights loaded, load_weights(opened, gguf));
+Result<std::shared_ptr<GpuWeights>> GpuHost::load(ByteView gguf, bones::RankPlace place, uint32_t device) {
+  TIE_TRY(auto opened, driver(device));
+  TIE_TRY(LoadedWeights loaded, load_weights(opened, gguf, place));
   return GpuWeights::create(std::move(opened), std::move(loaded));
 }
 

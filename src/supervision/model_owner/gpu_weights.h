@@ -5,6 +5,7 @@
 // the hash of all weights at loading and at every loan.
 #pragma once
 #include <array>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -50,7 +51,7 @@ struct GpuOptions {
   std::string nvml = "libnvidia-ml.so.1";
 };
 
-// This machine's GPU. The driver is opened when it is first asked for and stays open.
+// This machine's GPUs. The driver is opened for each when it is first asked for and stays open.
 class GpuHost {
  public:
   explicit GpuHost(GpuOptions options) : options_(std::move(options)) {}
@@ -58,14 +59,15 @@ class GpuHost {
   // Why no model should go to the GPU by itself: no driver, no NVML, or a device that gpuhealthd's rules do not call
   // healthy. Asked anew each time.
   Result<void> healthy();
-  Result<std::shared_ptr<GpuWeights>> load(ByteView gguf);
+  // The shard of one rank into the memory of the GPU of that number.
+  Result<std::shared_ptr<GpuWeights>> load(ByteView gguf, bones::RankPlace place = {}, uint32_t device = 0);
 
  private:
-  Result<std::shared_ptr<bones::cuda::Driver>> driver();
+  Result<std::shared_ptr<bones::cuda::Driver>> driver(uint32_t device);
 
   const GpuOptions options_;
   std::mutex mutex_;
-  std::shared_ptr<bones::cuda::Driver> driver_;
+  std::map<uint32_t, std::shared_ptr<bones::cuda::Driver>> drivers_;  // by the GPU's number
 };
 
 }  // namespace tie::owner

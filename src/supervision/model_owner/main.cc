@@ -21,7 +21,7 @@ namespace {
 using namespace tie;
 
 struct Flags {
-  std::string socket, assets, kernels, release_id, assets_key;
+  std::string socket, model_sockets, assets, kernels, release_id, assets_key;
   unsigned threads = 0;
   int64_t watch_ms = 3'000;
   owner::GpuOptions gpu;
@@ -113,6 +113,8 @@ Result<void> serve(const Flags& flags) {
   });
   TIE_CHECK_OK(store.scan());
   TIE_TRY(os::Fd listener, os::listen_unix(flags.socket));
+  owner::OwnerServer server(store, std::move(options));
+  TIE_CHECK_OK(server.serve_models_in(flags.model_sockets));
   TIE_TRY(auto quit, os::socket_pair());
   TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
   std::thread loading([&store, quit = quit.first.get(), watch_ms = flags.watch_ms] {
@@ -120,7 +122,7 @@ Result<void> serve(const Flags& flags) {
     watch_assets(store, quit, watch_ms);
   });
   os::notify_ready();
-  auto outcome = owner::OwnerServer(store, std::move(options)).run(listener.get(), stop.get());
+  auto outcome = server.run(listener.get(), stop.get());
   quit.second.close();
   loading.join();
   return outcome;
@@ -131,7 +133,10 @@ Result<void> serve(const Flags& flags) {
 int main(int argc, char** argv) {
   Flags flags;
   CLI::App app{"Holds the weights and the system-prompt cache of this node across recycles."};
-  app.add_option("--socket", flags.socket, "owner.sock to serve")->required();
+  app.add_option("--socket", flags.socket, "owner.sock to serve: states, and orders to reload")->required();
+  app.add_option("--model-sockets", flags.model_sockets,
+                 "folder for MODEL/weights.sock, the socket of each model's runtime")
+      ->required();
   app.add_option("--assets", flags.assets, "folder with models/NAME/{weights.gguf,tokenizer.img,template}")->required();
   app.add_option("--assets-key", flags.assets_key, "public key of the operator: take signed assets only");
   app.add_option("--kernels", flags.kernels,

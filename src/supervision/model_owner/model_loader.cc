@@ -88,12 +88,17 @@ Result<os::Fd> sealed(const char* name, ByteView bytes) {
 }
 
 Result<void> load_on_gpu(ByteView file, GpuHost& gpu, LoadedModel& out) {
-  if (!out.grid.alone())
-    return fail(Code::kUnsupportedFeature, "a model on the GPU has one rank: take ranks and stages out of model.toml");
-  TIE_TRY(out.gpu, gpu.load(file));
+  TIE_TRY(out.gpu, gpu.load(file, out.grid.at(0), 0));
   out.weights_bytes = out.gpu->bytes();
   out.context_tokens = out.gpu->context_tokens();
   TIE_TRY(out.weights, sealed("tie-gpu-table", out.gpu->table()));
+  for (uint32_t rank = 1; rank < out.grid.count(); ++rank) {
+    TIE_TRY(auto shard, gpu.load(file, out.grid.at(rank), rank));
+    TIE_TRY(os::Fd table, sealed("tie-gpu-table", shard->table()));
+    out.weights_bytes += shard->bytes();
+    out.later_gpus.push_back(std::move(shard));
+    out.later_ranks.push_back(std::move(table));
+  }
   return {};
 }
 

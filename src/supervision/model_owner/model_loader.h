@@ -36,8 +36,9 @@ struct LoadedModel {
                                     // `gpu` the table of what lies there (bones/cuda/device_weights.h)
   std::shared_ptr<GpuWeights> gpu;  // null: the weights lie in this machine's memory
   std::vector<os::Fd> later_ranks;  // the same of ranks 1, 2, ...
-  os::Fd tokenizer;                 // memfd, all four seals: the vocabulary image
-  size_t weights_bytes = 0;         // of all ranks together
+  std::vector<std::shared_ptr<GpuWeights>> later_gpus;  // with `gpu`: theirs, each on the GPU of the rank's number
+  os::Fd tokenizer;                                     // memfd, all four seals: the vocabulary image
+  size_t weights_bytes = 0;                             // of all ranks together
   size_t tokenizer_bytes = 0;
   ModelDigests digests;
   crypto::Digest model_id{};

@@ -1,4 +1,5 @@
-// Bytes of a hostile client of owner.sock, cut into frames anywhere: the server must answer or close, never end.
+// Bytes of a hostile client, cut into frames anywhere, at a model's door or the operator's: the server must answer or
+// close, never end.
 #include <sys/socket.h>
 
 #include <cstdlib>
@@ -28,11 +29,13 @@ struct Server {
     if (!store->scan()) std::abort();
     store->load();
     server = std::make_unique<owner::OwnerServer>(*store, owner::OwnerServerOptions{.message_ms = 50});
+    model_path = std::string(folder) + "/weights/m/" + owner::kModelSocketFile;
+    if (!server->serve_models_in(std::string(folder) + "/weights")) std::abort();
     listener = std::move(os::listen_unix(path).value());
     stop = std::move(os::socket_pair().value());
     std::thread([this] { (void)server->run(listener.get(), stop.first.get()); }).detach();
   }
-  std::string path;
+  std::string path, model_path;
   std::unique_ptr<owner::ModelStore> store;
   std::unique_ptr<owner::OwnerServer> server;
   os::Fd listener;
@@ -43,7 +46,8 @@ struct Server {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static Server& server = *new Server;
-  auto socket = os::connect_unix(server.path, Deadline::in_ms(1000));
+  const bool as_operator = size > 0 && data[size - 1] % 4 == 0;
+  auto socket = os::connect_unix(as_operator ? server.path : server.model_path, Deadline::in_ms(1000));
   if (!socket) std::abort();
   (void)os::write_all(socket->get(), {data, size}, Deadline::in_ms(1000));
   ::shutdown(socket->get(), SHUT_WR);

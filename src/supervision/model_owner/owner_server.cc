@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <vector>
@@ -16,6 +17,8 @@ namespace tie::owner {
 namespace {
 
 constexpr int64_t kLoanLookMs = 3'600'000;  // a connection with a loan is never idle
+constexpr mode_t kEdgeFolderMode = 0750;    // as those that the launcher makes
+constexpr int kNewModelLookMs = 1000;       // between looks whether the store has another model
 
 void set_error(v1::OwnerReply& reply, const Error& error) {
   reply.mutable_error()->set_code(static_cast<v1::ErrorCode>(error.code));
@@ -40,15 +43,34 @@ void fill_status(const std::vector<ModelRow>& rows, v1::OwnerReply& reply) {
   }
 }
 
+// The model that a request is about; null: it is about none.
+const std::string* model_of(const v1::OwnerRequest& request) {
+  switch (request.kind_case()) {
+    case v1::OwnerRequest::kAttach:
+      return &request.attach().model();
+    case v1::OwnerRequest::kPreparePrefix:
+      return &request.prepare_prefix().model();
+    case v1::OwnerRequest::kSealPrefix:
+      return &request.seal_prefix().model();
+    case v1::OwnerRequest::kAttachPrefix:
+      return &request.attach_prefix().model();
+    case v1::OwnerRequest::kResetPrefix:
+      return &request.reset_prefix().model();
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace
 
 struct OwnerServer::Connection {
+  std::string model;  // of the door that it came through; empty: the operator's
   os::Fd socket;
   std::thread thread;
   std::atomic<bool> done{false};
   std::atomic<int64_t> idle_since_ms{0};  // 0 while a request is being served, or something is lent
   std::shared_ptr<const LoadedModel> lent_model;
-  std::shared_ptr<void> loan;  // of that model's GPU weights; ends with the connection
+  std::vector<std::shared_ptr<void>> loans;  // of that model's GPU weights, one a rank; end with the connection
 };
 
 // A reply and the descriptors that go with it; the model keeps them open until the reply is sent.
@@ -64,34 +86,65 @@ OwnerServer::OwnerServer(ModelStore& store, OwnerServerOptions options) : store_
 
 OwnerServer::~OwnerServer() = default;
 
+Result<void> OwnerServer::serve_models_in(const std::string& folder) {
+  if (::mkdir(folder.c_str(), kEdgeFolderMode) != 0 && errno != EEXIST) return fail_errno("making " + folder, errno);
+  models_folder_ = folder;
+  open_doors();
+  return {};
+}
+
+void OwnerServer::open_doors() {
+  if (models_folder_.empty()) return;
+  for (const ModelRow& row : store_.rows()) {
+    const auto [door, first_try] = doors_.try_emplace(row.name);
+    if (door->second) continue;
+    const std::string folder = models_folder_ + "/" + row.name;
+    if (::mkdir(folder.c_str(), kEdgeFolderMode) != 0 && errno != EEXIST) continue;
+    auto listening = os::listen_unix(folder + "/" + kModelSocketFile);
+    if (listening)
+      door->second = std::move(*listening);
+    else if (first_try)  // no descriptors, a path too long: not another model's fault, and tried again
+      TIE_LOG("tie-model-owner", "{} has no socket: {}", os::LogWord(row.name), listening.error().code);
+  }
+}
+
 Result<void> OwnerServer::run(int listener, int stop_fd) {
   Result<void> outcome;
   for (;;) {
-    pollfd polls[2] = {{listener, POLLIN, 0}, {stop_fd, POLLIN, 0}};
-    int n = ::poll(polls, 2, 1000);
+    std::vector<Door> doors = {{"", listener}};
+    for (const auto& [model, socket] : doors_) doors.push_back({model, socket.get()});
+    std::vector<pollfd> polls = {{stop_fd, POLLIN, 0}};
+    for (const Door& door : doors) polls.push_back({door.listener, POLLIN, 0});
+    int n = ::poll(polls.data(), polls.size(), kNewModelLookMs);
     if (n < 0 && errno != EINTR) {
       outcome = fail_errno("waiting for connections", errno);
       break;
     }
     reap();
-    if (n <= 0) continue;
-    if (polls[1].revents != 0) break;
-    auto socket = os::accept_unix(listener, Deadline::in_ms(0));
-    if (!socket) continue;  // the client has gone again, or descriptors ran out for a moment
-    make_room();
-    auto connection = std::make_unique<Connection>();
-    connection->socket = std::move(*socket);
-    connection->idle_since_ms = monotonic_ms();
-    Connection& served = *connection;
-    std::lock_guard lock(mutex_);
-    connections_.push_back(std::move(connection));
-    served.thread = std::thread([this, &served] { serve(served); });
+    if (n > 0 && polls[0].revents != 0) break;
+    for (size_t i = 0; n > 0 && i < doors.size(); ++i)
+      if (polls[i + 1].revents != 0) accept_from(doors[i]);
+    open_doors();
   }
   store_.stop();
   for (auto& connection : connections_) ::shutdown(connection->socket.get(), SHUT_RDWR);
   for (auto& connection : connections_) connection->thread.join();
   connections_.clear();
   return outcome;
+}
+
+void OwnerServer::accept_from(const Door& door) {
+  auto socket = os::accept_unix(door.listener, Deadline::in_ms(0));
+  if (!socket) return;  // the client has gone again, or descriptors ran out for a moment
+  make_room(door.model);
+  auto connection = std::make_unique<Connection>();
+  connection->model = door.model;
+  connection->socket = std::move(*socket);
+  connection->idle_since_ms = monotonic_ms();
+  Connection& served = *connection;
+  std::lock_guard lock(mutex_);
+  connections_.push_back(std::move(connection));
+  served.thread = std::thread([this, &served] { serve(served); });
 }
 
 void OwnerServer::reap() {
@@ -103,12 +156,12 @@ void OwnerServer::reap() {
   });
 }
 
-void OwnerServer::make_room() {
+void OwnerServer::make_room(const std::string& model) {
   std::lock_guard lock(mutex_);
   size_t live = 0;
   Connection* oldest = nullptr;
   for (auto& connection : connections_) {
-    if (connection->done) continue;
+    if (connection->done || connection->model != model) continue;
     ++live;
     int64_t since = connection->idle_since_ms;
     if (since != 0 && (oldest == nullptr || since < oldest->idle_since_ms)) oldest = connection.get();
@@ -119,7 +172,7 @@ void OwnerServer::make_room() {
 void OwnerServer::serve(Connection& connection) {
   int socket = connection.socket.get();
   for (;;) {
-    const bool lends = connection.loan != nullptr;
+    const bool lends = !connection.loans.empty();
     if (!os::wait_readable(socket, Deadline::in_ms(lends ? kLoanLookMs : options_.idle_ms))) {
       if (lends) continue;
       break;
@@ -128,50 +181,49 @@ void OwnerServer::serve(Connection& connection) {
         os::receive_message<v1::OwnerRequest>(socket, kMaxRequestBytes, Deadline::in_ms(options_.message_ms), 0);
     if (!received) break;
     connection.idle_since_ms = 0;
-    Answer reply = answer(received->message);
+    Answer reply = answer(connection, received->message);
     if (reply.loan) {
-      connection.loan = std::move(reply.loan);
+      connection.loans.push_back(std::move(reply.loan));
       connection.lent_model = reply.model;
     }
     bool sent = os::send_message(socket, reply.reply, Deadline::in_ms(options_.message_ms), reply.fds).has_value();
-    if (!connection.loan) connection.idle_since_ms = monotonic_ms();
+    if (connection.loans.empty()) connection.idle_since_ms = monotonic_ms();
     if (!sent) break;
   }
-  connection.loan.reset();
+  connection.loans.clear();
   connection.lent_model.reset();
   // Tells the peer now; the descriptor itself is closed when the thread has been joined.
   ::shutdown(socket, SHUT_RDWR);
   connection.done = true;
 }
 
-OwnerServer::Answer OwnerServer::answer(const v1::OwnerRequest& request) {
+OwnerServer::Answer OwnerServer::answer(const Connection& connection, const v1::OwnerRequest& request) {
   auto answered = [&]() -> Result<Answer> {
-    switch (request.kind_case()) {
-      case v1::OwnerRequest::kStatus: {
-        Answer out;
-        fill_status(store_.rows(), out.reply);
-        out.reply.set_instance_id(instance_id_);
-        return out;
-      }
-      case v1::OwnerRequest::kAttach:
-        return attach_model(request);
-      case v1::OwnerRequest::KIND_NOT_SET:
-        return fail(Code::kUnsupportedFeature, "this owner does not know that request");
-      case v1::OwnerRequest::kReload: {
-        (void)store_.refresh();
-        Answer out;
-        fill_status(store_.rows(), out.reply);
-        out.reply.set_instance_id(instance_id_);
-        return out;
-      }
-      default:
-        return prefix_request(request);
-    }
+    if (request.kind_case() == v1::OwnerRequest::KIND_NOT_SET)
+      return fail(Code::kUnsupportedFeature, "this owner does not know that request");
+    return connection.model.empty() ? operator_request(request) : model_request(connection.model, request);
   }();
   if (answered) return std::move(*answered);
   Answer out;
   set_error(out.reply, answered.error());
   return out;
+}
+
+Result<OwnerServer::Answer> OwnerServer::operator_request(const v1::OwnerRequest& request) {
+  if (!request.has_status() && !request.has_reload())
+    return fail(Code::kPermissionDenied, "a model is handed out on its own socket alone");
+  if (request.has_reload()) (void)store_.refresh();
+  Answer out;
+  fill_status(store_.rows(), out.reply);
+  out.reply.set_instance_id(instance_id_);
+  return out;
+}
+
+Result<OwnerServer::Answer> OwnerServer::model_request(const std::string& model, const v1::OwnerRequest& request) {
+  const std::string* asked = model_of(request);
+  if (asked == nullptr || *asked != model)
+    return fail(Code::kPermissionDenied, "this socket answers for the model " + model + " alone");
+  return request.has_attach() ? attach_model(request) : prefix_request(*asked, request);
 }
 
 Result<OwnerServer::Answer> OwnerServer::attach_model(const v1::OwnerRequest& request) {
@@ -192,7 +244,9 @@ Result<OwnerServer::Answer> OwnerServer::attach_model(const v1::OwnerRequest& re
   handle.set_tokenizer_bytes(out.model->tokenizer_bytes);
   handle.set_context_tokens(out.model->context_tokens);
   handle.set_prefix_ready(out.model->pool != nullptr && out.model->pool->ready());
-  if (GpuWeights* gpu = out.model->gpu.get()) {
+  GpuWeights* gpu = out.model->gpu.get();
+  if (gpu && attach.rank() > 0) gpu = out.model->later_gpus[attach.rank() - 1].get();
+  if (gpu) {
     auto loan = gpu->lend();
     if (!loan && loan.error().code == Code::kCorrupt) {
       TIE_LOG("tie-model-owner", "the GPU weights of {} have changed: they are loaded anew",
@@ -210,11 +264,7 @@ Result<OwnerServer::Answer> OwnerServer::attach_model(const v1::OwnerRequest& re
   return out;
 }
 
-Result<OwnerServer::Answer> OwnerServer::prefix_request(const v1::OwnerRequest& request) {
-  const std::string& name = request.has_prepare_prefix()  ? request.prepare_prefix().model()
-                            : request.has_seal_prefix()   ? request.seal_prefix().model()
-                            : request.has_attach_prefix() ? request.attach_prefix().model()
-                                                          : request.reset_prefix().model();
+Result<OwnerServer::Answer> OwnerServer::prefix_request(const std::string& name, const v1::OwnerRequest& request) {
   Answer out;
   TIE_TRY(out.model, store_.find(name));
   if (out.model->pool == nullptr) return fail(Code::kFailedPrecondition, "this model has no prefix pool");

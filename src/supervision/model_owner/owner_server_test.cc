@@ -64,11 +64,17 @@ class ServerTest : public testing::Test {
     store_->load();
     server_ = std::make_unique<OwnerServer>(*store_, std::move(options));
     listener_ = std::move(os::listen_unix(path()).value());
+    ASSERT_TRUE(server_->serve_models_in(folder_ + "/weights"));
     stop_ = std::move(os::socket_pair().value());
     thread_ = std::thread([this] { EXPECT_TRUE(server_->run(listener_.get(), stop_.first.get())); });
   }
   std::string path() const { return folder_ + "/owner.sock"; }
-  os::Fd connect() { return std::move(os::connect_unix(path(), Deadline::in_ms(1000)).value()); }
+  // At the door of a model's runtime, and at the operator's.
+  os::Fd connect(const std::string& model = "m") {
+    return std::move(
+        os::connect_unix(folder_ + "/weights/" + model + "/" + kModelSocketFile, Deadline::in_ms(1000)).value());
+  }
+  os::Fd connect_operator() { return std::move(os::connect_unix(path(), Deadline::in_ms(1000)).value()); }
   static Result<os::Received<v1::OwnerReply>> ask(int socket, const v1::OwnerRequest& request) {
     TIE_CHECK_OK(os::send_message(socket, request, Deadline::in_ms(2000)));
     return os::receive_message<v1::OwnerReply>(socket, 1 << 20, Deadline::in_ms(2000), 2);
@@ -148,7 +154,8 @@ TEST_F(ServerTest, StatusTellsStatesCountersAndTheInstance) {
   start();
   os::Fd socket = connect();
   ASSERT_TRUE(ask(socket.get(), attach("m")));
-  auto reply = ask(socket.get(), status());
+  os::Fd operators = connect_operator();
+  auto reply = ask(operators.get(), status());
   ASSERT_TRUE(reply);
   ASSERT_EQ(reply->message.models_size(), 1);
   EXPECT_EQ(reply->message.models(0).state(), "ready");
@@ -160,10 +167,6 @@ TEST_F(ServerTest, StatusTellsStatesCountersAndTheInstance) {
 TEST_F(ServerTest, RefusesWhatItDoesNotHave) {
   start();
   os::Fd socket = connect();
-  auto unknown = ask(socket.get(), attach("other"));
-  ASSERT_TRUE(unknown);
-  EXPECT_EQ(unknown->message.error().code(), v1::MODEL_NOT_FOUND);
-  EXPECT_TRUE(unknown->fds.empty());
   v1::OwnerRequest ranks = attach("m");
   ranks.mutable_attach()->set_rank_count(2);
   auto refused = ask(socket.get(), ranks);
@@ -202,17 +205,80 @@ TEST_F(ServerTest, EndsAHostileConnectionAndServesTheNext) {
   EXPECT_FALSE(os::receive_frame(half.get(), 1024, 0, Deadline::in_ms(5000)));
   EXPECT_LT(monotonic_ms() - begin, 2000);
 
-  os::Fd honest = connect();
+  os::Fd honest = connect_operator();
   EXPECT_TRUE(ask(honest.get(), status()));
 }
 
 TEST_F(ServerTest, AHoarderOfConnectionsLosesItsOldestAndNobodyElseWaits) {
+  std::filesystem::create_directories(folder_ + "/models/other");
   start({.max_connections = 4});
+  os::Fd early = connect("other"), early_operator = connect_operator();
+  ASSERT_TRUE(ask(early.get(), attach("other")));
+  ASSERT_TRUE(ask(early_operator.get(), status()));
   std::vector<os::Fd> hoard;
   for (int i = 0; i < 12; ++i) hoard.push_back(connect());
   os::Fd honest = connect();
-  EXPECT_TRUE(ask(honest.get(), status()));
+  EXPECT_TRUE(ask(honest.get(), attach("m")));
   EXPECT_FALSE(os::receive_frame(hoard.front().get(), 1024, 0, Deadline::in_ms(2000)));
+  EXPECT_TRUE(ask(early.get(), attach("other"))) << "the door of another model lost nothing";
+  EXPECT_TRUE(ask(early_operator.get(), status()));
+}
+
+// Whatever a runtime that was taken over asks for, by whatever name: its own model's socket answers for that model.
+TEST_F(ServerTest, AModelsDoorAnswersForThatModelAlone) {
+  std::filesystem::create_directories(folder_ + "/models/other");
+  start();
+  for (auto [door, name] : {std::pair{"m", "other"}, {"other", "m"}, {"m", ""}, {"m", "../m"}, {"m", "unknown"}}) {
+    os::Fd socket = connect(door);
+    std::vector<v1::OwnerRequest> requests(5);
+    requests[0].mutable_attach()->set_model(name);
+    requests[1].mutable_prepare_prefix()->set_model(name);
+    requests[2].mutable_seal_prefix()->set_model(name);
+    requests[3].mutable_attach_prefix()->set_model(name);
+    requests[4].mutable_reset_prefix()->set_model(name);
+    for (const v1::OwnerRequest& request : requests) {
+      auto reply = ask(socket.get(), request);
+      ASSERT_TRUE(reply);
+      EXPECT_EQ(reply->message.error().code(), v1::PERMISSION_DENIED) << door << " asks for " << name;
+      EXPECT_TRUE(reply->fds.empty());
+    }
+    EXPECT_EQ(ask(socket.get(), attach(door))->fds.size(), 2u) << "the control: its own";
+  }
+  EXPECT_EQ(store_->rows()[0].attaches + store_->rows()[1].attaches, 5u);
+}
+
+TEST_F(ServerTest, TheOperatorsDoorHandsOutNothingAndARuntimeGivesNoOrders) {
+  start();
+  os::Fd operators = connect_operator(), runtime = connect();
+  v1::OwnerRequest prefix, reload;
+  prefix.mutable_attach_prefix()->set_model("m");
+  reload.mutable_reload();
+  for (const v1::OwnerRequest& request : {attach("m"), prefix}) {
+    auto reply = ask(operators.get(), request);
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->message.error().code(), v1::PERMISSION_DENIED);
+    EXPECT_TRUE(reply->fds.empty());
+  }
+  for (const v1::OwnerRequest& request : {status(), reload}) {
+    auto reply = ask(runtime.get(), request);
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->message.error().code(), v1::PERMISSION_DENIED);
+    EXPECT_EQ(reply->message.models_size(), 0);
+    EXPECT_EQ(ask(operators.get(), request)->message.models_size(), 1) << "the control";
+  }
+}
+
+TEST_F(ServerTest, AModelThatJoinsGetsADoorOfItsOwn) {
+  start();
+  std::filesystem::create_directories(folder_ + "/models/late");
+  const std::string at = folder_ + "/weights/late/" + kModelSocketFile;
+  ASSERT_FALSE(std::filesystem::exists(at));
+  ASSERT_TRUE(store_->refresh());
+  Deadline soon = Deadline::in_ms(20'000);
+  while (!std::filesystem::exists(at) && !soon.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  os::Fd socket = connect("late");
+  EXPECT_EQ(ask(socket.get(), attach("late"))->fds.size(), 2u);
+  EXPECT_EQ(ask(socket.get(), attach("m"))->message.error().code(), v1::PERMISSION_DENIED);
 }
 
 TEST_F(ServerTest, PacksARealModelThatBonesCanAttach) {

@@ -52,18 +52,19 @@ class PrefixRanksTest : public testing::Test {
         });
     ASSERT_TRUE(store_->scan());
     store_->load();
-    listener_ = std::move(os::listen_unix(socket()).value());
+    listener_ = std::move(os::listen_unix(folder_ + "/owner.sock").value());
     stop_ = std::move(os::socket_pair().value());
   }
   // After every fork(): the server's threads must not exist yet when the ranks are forked.
   void serve_while(const std::vector<std::function<int()>>& ranks, std::vector<int> expected) {
+    OwnerServer server(*store_, {});
+    ASSERT_TRUE(server.serve_models_in(folder_ + "/weights"));
     std::vector<pid_t> children;
     for (const auto& rank : ranks) {
       pid_t pid = ::fork();
       if (pid == 0) ::_exit(rank());
       children.push_back(pid);
     }
-    OwnerServer server(*store_, {});
     std::thread thread([&] { EXPECT_TRUE(server.run(listener_.get(), stop_.first.get())); });
     for (size_t i = 0; i < children.size(); ++i) {
       int status = 0;
@@ -77,7 +78,7 @@ class PrefixRanksTest : public testing::Test {
     ASSERT_TRUE(os::read_exact(stop_.first.get(), {&byte, 1}, soon()));
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string socket() const { return folder_ + "/owner.sock"; }
+  std::string socket() const { return folder_ + "/weights/m/" + kModelSocketFile; }
 
   // What a warming runtime rank does; `swap` lays the prompts out in the other order.
   int warm(uint32_t rank, bool swap = false, bool die_before_seal = false) const {
