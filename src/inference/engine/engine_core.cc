@@ -52,6 +52,8 @@ EngineCore::EngineCore(ForwardModel& model, TokenTable table, EngineOptions opti
   workspaces_.reserve(threads);
   for (uint32_t i = 0; i < threads; ++i) workspaces_.emplace_back(model.config().n_vocab);
   tasks_.reserve(options_.limits.max_sequences);
+  wants_.reserve(scheduler_.logit_capacity());
+  scored_rows_.reserve(scheduler_.logit_capacity());
   trace_rows_.reserve(options_.limits.max_sequences);
 }
 
@@ -77,6 +79,10 @@ Result<std::unique_ptr<Request>> EngineCore::prepare(RequestSpec spec) const {
     return fail(Code::kBadRequest, fmt::format("priority must be between 0 and {}", kLowestPriority));
   if (spec.grammar && !spec.grammar->empty() && !options_.grammars)
     return fail(Code::kUnsupportedFeature, "this runtime enforces no grammar but the empty one");
+  if (spec.sampling.prompt_logprobs && spec.kv_import) {  // what was computed earlier has no logits
+    spec.kv_import.reset();
+    spec.import_refused = true;
+  }
   static std::atomic<uint64_t> next_id{1};
   uint32_t deadline_ms =
       spec.deadline_ms ? std::min(spec.deadline_ms, options_.max_deadline_ms) : options_.max_deadline_ms;
@@ -91,12 +97,8 @@ Result<void> EngineCore::add(std::unique_ptr<Request> request) {
     return fail(Code::kOverloaded, fmt::format("{} requests are waiting already", scheduler_.n_waiting()));
   Request& r = *request;
   requests_.push_back(std::move(request));
-  if (r.samples.front()->limit == 0) {  // max_tokens 0: nothing to compute
-    for (auto& s : r.samples) {
-      s->end(Finish::kLength);
-      r.spec.sink->on_output(s->output());
-    }
-    finish_request(r, nullptr);
+  if (r.samples.front()->limit == 0 && !r.samples.front()->scores_prompt()) {  // max_tokens 0: nothing to compute
+    end_without_output(r);
     return {};
   }
   if (r.spec.grammar) {
@@ -119,7 +121,7 @@ bool EngineCore::step(int64_t now_us) {
   ++step_;
   if (options_.trace) record(plan);
   int64_t began_us = monotonic_us();
-  auto logits = model_.forward(plan.batch(), kv_.view());
+  auto logits = model_.forward(batch_of(plan), kv_.view());
   if (!logits) {
     std::vector<Request*> broken;
     for (const auto& e : plan.entries)
@@ -130,8 +132,10 @@ bool EngineCore::step(int64_t now_us) {
     return true;
   }
   adapt_prefill(plan, monotonic_us() - began_us);
+  score_prompts(plan, *logits);
   collect_tasks(plan);
   draw_all(*logits);
+  deliver_scores(plan);
   deliver(now_us + (monotonic_us() - began_us));
   kv_.zero_freed(kZeroBytesPerStep);
   return true;
@@ -222,6 +226,16 @@ void EngineCore::end_request(Request& r, Finish finish, const Error& why) {
   finish_request(r, &why);
 }
 
+// All samples, none of which may have a token.
+void EngineCore::end_without_output(Request& r) {
+  for (auto& s : r.samples) {
+    s->end(Finish::kLength);
+    r.spec.sink->on_output(s->output());
+    scheduler_.retire(*s);
+  }
+  finish_request(r, nullptr);
+}
+
 void EngineCore::finish_request(Request& r, const Error* why) {
   if (r.spec.kv_export) std::exchange(r.spec.kv_export, nullptr)->abandon();
   r.spec.sink->on_end(r.usage, why);
@@ -231,6 +245,31 @@ void EngineCore::finish_request(Request& r, const Error* why) {
   if (r.spec.grammar)
     masks_.dispose(std::shared_ptr<Request>(std::move(requests_.back())));  // its grammar may still be at work
   requests_.pop_back();
+}
+
+// A row comes as its best ids where its sampler needs no more.
+bones::Batch EngineCore::batch_of(const Plan& plan) {
+  bones::Batch batch = plan.batch();
+  wants_.clear();
+  if (!model_.finds_best()) return batch;
+  wants_.resize(plan.logit_rows.size());
+  for (const auto& e : plan.entries) {
+    if (!e.wants_logits) continue;
+    for (uint32_t i = 0; i <= e.n_draft; ++i) wants_[e.first_logit_row + e.n_scored + i] = wanted_of(*e.sequence, i);
+  }
+  batch.best = wants_;
+  return batch;
+}
+
+// `ahead`: which row of a draft. A mask that is not there yet cannot be handed down: then the row comes whole.
+bones::BestOf EngineCore::wanted_of(const Sequence& s, uint32_t ahead) const {
+  bones::BestOf out{.below = table_.size()};
+  if (s.grammar) {
+    if (ahead > 0 || !s.grammar->ready() || s.grammar->error || s.grammar->state != GrammarState::kOpen) return out;
+    out.mask = s.grammar->mask.data();
+  }
+  out.k = s.sampler.best_needed(s.below_min_tokens(ahead));
+  return out;
 }
 
 void EngineCore::collect_tasks(const Plan& plan) {
@@ -243,25 +282,63 @@ void EngineCore::collect_tasks(const Plan& plan) {
     }
     auto draft = std::span(plan.tokens).subspan(e.first_row + e.n_rows - e.n_draft, e.n_draft);
     bool fork = !s.request.forked && s.request.samples.size() > 1;
-    tasks_.push_back({&s, e.first_logit_row, e.n_draft + 1, draft, fork});
+    const uint32_t first_logit_row = e.first_logit_row + e.n_scored;
+    tasks_.push_back({&s, first_logit_row, e.n_draft + 1, draft, fork});
     if (!fork) continue;
     scheduler_.fork(s.request);
     for (size_t i = 1; i < s.request.samples.size(); ++i)
-      tasks_.push_back({s.request.samples[i].get(), e.first_logit_row, 1, {}, true});
+      tasks_.push_back({s.request.samples[i].get(), first_logit_row, 1, {}, true});
+  }
+}
+
+// body(i, workspace) for i below count, spread over the pool.
+template <typename Body>
+void EngineCore::for_each_of(size_t count, const Body& body) {
+  if (!options_.pool || count <= 1) {
+    for (size_t i = 0; i < count; ++i) body(i, workspaces_[0]);
+    return;
+  }
+  std::atomic<size_t> next{0};
+  auto share = [&](uint32_t thread) {
+    for (size_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) body(i, workspaces_[thread]);
+  };
+  options_.pool->run(share);
+}
+
+// Before any token is drawn: drawing changes its rows.
+void EngineCore::score_prompts(const Plan& plan, const bones::Logits& logits) {
+  if (plan.scored_rows == 0) return;
+  scored_rows_.clear();
+  for (const auto& e : plan.entries) {
+    Sequence& s = *e.sequence;
+    if (e.n_scored == 0) continue;
+    s.prompt_logprobs.resize(e.n_scored);  // its memory was reserved when the request was built
+    const size_t first = std::max(s.n_scored, s.n_cached) + 1;
+    for (uint32_t i = 0; i < e.n_scored; ++i)
+      scored_rows_.push_back(
+          {e.first_logit_row + i, s.tokens[first + i], s.request.spec.sampling.top_logprobs, &s.prompt_logprobs[i]});
+    s.n_scored = static_cast<uint32_t>(first - 1) + e.n_scored;
+  }
+  for_each_of(scored_rows_.size(), [&](size_t i, SamplerWorkspace& workspace) {
+    const ScoredRow& scored = scored_rows_[i];
+    score_token(logits.row(scored.logit_row).first(table_.size()), scored.token, scored.n_top, workspace, *scored.out);
+  });
+}
+
+// A request that wanted nothing but the scores of its prompt ends here.
+void EngineCore::deliver_scores(const Plan& plan) {
+  if (plan.scored_rows == 0) return;
+  for (const auto& e : plan.entries) {
+    if (e.n_scored == 0) continue;
+    Sequence& s = *e.sequence;
+    s.request.spec.sink->on_output({.sample = s.sample, .prompt_logprobs = s.prompt_logprobs});
+    s.prompt_logprobs.clear();
+    if (s.limit == 0 && !s.scores_prompt()) end_without_output(s.request);
   }
 }
 
 void EngineCore::draw_all(const bones::Logits& logits) {
-  if (!options_.pool || tasks_.size() == 1) {
-    for (auto& task : tasks_) draw(task, logits, workspaces_[0]);
-  } else {
-    std::atomic<size_t> next{0};
-    auto body = [&](uint32_t thread) {
-      for (size_t i = next.fetch_add(1); i < tasks_.size(); i = next.fetch_add(1))
-        draw(tasks_[i], logits, workspaces_[thread]);
-    };
-    options_.pool->run(body);
-  }
+  for_each_of(tasks_.size(), [&](size_t i, SamplerWorkspace& workspace) { draw(tasks_[i], logits, workspace); });
 }
 
 // Touches nothing but its own sequence (and the request's counters, summed up in deliver), so samples draw in parallel.
@@ -269,13 +346,21 @@ void EngineCore::draw_all(const bones::Logits& logits) {
 void EngineCore::draw(Task& task, const bones::Logits& logits, SamplerWorkspace& workspace) const {
   Sequence& s = *task.sequence;
   for (uint32_t i = 0; i < task.n_rows; ++i) {
-    auto row = logits.row(task.first_logit_row + i);
-    if (task.shared_row) {
-      std::copy(row.begin(), row.end(), workspace.shared_row.begin());
-      row = std::span(workspace.shared_row).first(row.size());
+    const uint32_t at = task.first_logit_row + i;
+    DrawRequest request;
+    std::span<const Candidate> best;
+    if (!wants_.empty() && wants_[at].k > 0) {
+      best = logits.best.row(at);
+      request.best = &best;
+    } else {
+      request.row = logits.row(at);
+    }
+    if (task.shared_row && !request.best) {
+      std::copy(request.row.begin(), request.row.end(), workspace.shared_row.begin());
+      request.row = std::span(workspace.shared_row).first(request.row.size());
     }
     int32_t token = -1;
-    if (!draw_one(s, row, workspace, &token)) break;
+    if (!draw_one(s, request, workspace, &token)) break;
     if (i < task.draft.size() && (s.finish != Finish::kNone || token != task.draft[i])) break;
     if (i == task.draft.size()) break;
     ++s.accepted_in_step;
@@ -284,8 +369,10 @@ void EngineCore::draw(Task& task, const bones::Logits& logits, SamplerWorkspace&
   s.n_cached = static_cast<uint32_t>(s.tokens.size()) - 1;
 }
 
-bool EngineCore::draw_one(Sequence& s, std::span<float> row, SamplerWorkspace& workspace, int32_t* token) const {
-  DrawRequest request{.row = row, .position = s.n_output(), .forbid_end = s.below_min_tokens()};
+// `request` says what there is to draw from.
+bool EngineCore::draw_one(Sequence& s, DrawRequest request, SamplerWorkspace& workspace, int32_t* token) const {
+  request.position = s.n_output();
+  request.forbid_end = s.below_min_tokens();
   if (s.grammar) {
     MaskWorker::wait(*s.grammar);
     if (s.grammar->error) {
@@ -363,9 +450,9 @@ void EngineCore::record(const Plan& plan) {
   options_.trace(step_, trace_rows_);
 }
 
-// Moving average of what a row of a prompt costs, from steps that are mostly prompt.
+// Moving average of what a row of a prompt costs, from steps that are mostly prompt, none of it scored.
 void EngineCore::adapt_prefill(const Plan& plan, int64_t took_us) {
-  if (options_.target_step_us == 0 || plan.prefill_rows < kSmallestChunk) return;
+  if (options_.target_step_us == 0 || plan.prefill_rows < kSmallestChunk || plan.scored_rows > 0) return;
   double per_row = static_cast<double>(took_us) / static_cast<double>(plan.tokens.size());
   prefill_us_per_row_ = prefill_us_per_row_ == 0 ? per_row : 0.8 * prefill_us_per_row_ + 0.2 * per_row;
 }

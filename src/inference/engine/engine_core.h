@@ -78,15 +78,28 @@ class EngineCore {
     std::span<const int32_t> draft;
     bool shared_row = false;
   };
+  struct ScoredRow {  // a row of a prompt, and where the log-probability of the token behind it goes
+    uint32_t logit_row = 0;
+    int32_t token = 0;
+    uint32_t n_top = 0;
+    TokenLogprobs* out = nullptr;
+  };
   EngineCore(ForwardModel& model, TokenTable table, EngineOptions options, KvBlockPool kv, uint32_t context);
 
   void end_cancelled_and_late(int64_t now_us);
   void end_request(Request& request, Finish finish, const Error& why);
   void finish_request(Request& request, const Error* why);
+  void end_without_output(Request& request);
+  bones::Batch batch_of(const Plan& plan);
+  bones::BestOf wanted_of(const Sequence& sequence, uint32_t ahead) const;
   void collect_tasks(const Plan& plan);
+  void score_prompts(const Plan& plan, const bones::Logits& logits);
+  void deliver_scores(const Plan& plan);
+  template <typename Body>
+  void for_each_of(size_t count, const Body& body);
   void draw_all(const bones::Logits& logits);
   void draw(Task& task, const bones::Logits& logits, SamplerWorkspace& workspace) const;
-  bool draw_one(Sequence& sequence, std::span<float> row, SamplerWorkspace& workspace, int32_t* token) const;
+  bool draw_one(Sequence& sequence, DrawRequest request, SamplerWorkspace& workspace, int32_t* token) const;
   void deliver(int64_t now_us);
   void deliver(Sequence& sequence, int64_t now_us);
   Sequence* next_importing() const;
@@ -108,6 +121,8 @@ class EngineCore {
   std::vector<SamplerWorkspace> workspaces_;  // one per thread of the pool
   std::vector<std::unique_ptr<Request>> requests_;
   std::vector<Task> tasks_;
+  std::vector<bones::BestOf> wants_;  // of each row of logits of this step; empty: all come whole
+  std::vector<ScoredRow> scored_rows_;
   std::vector<StepRow> trace_rows_;
   uint64_t step_ = 0;
   uint64_t n_ended_ = 0;

@@ -15,20 +15,11 @@ namespace {
 
 using testing::CollectingSink;
 using testing::FakeModel;
+using testing::join;
+using testing::pattern;
 
 constexpr uint32_t kTokens = 16;
 constexpr size_t kBlockBytes = 16 * 4 * 2 * 2;
-
-std::vector<int32_t> pattern(size_t n, int32_t salt) {
-  std::vector<int32_t> out(n);
-  for (size_t i = 0; i < n; ++i) out[i] = 3 + static_cast<int32_t>((i * 7 + static_cast<size_t>(salt) * 13) % 60);
-  return out;
-}
-
-std::vector<int32_t> join(std::vector<int32_t> a, const std::vector<int32_t>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 // Blocks computed by the warm-up, kept in memory; stands for the sealed pool.
 class MemorySource final : public PrefixSource {
@@ -149,6 +140,27 @@ TEST(PrefixCache, ManySequencesAndSamplesShareTheBlocks) {
   EXPECT_EQ(source.reads, 4);
   core->settle();
   EXPECT_EQ(core->kv().free_blocks(), core->kv().n_blocks() - 4) << "only the hot blocks stay";
+}
+
+TEST(PrefixCache, APromptThatIsScoredIsComputedWholeAndItsTextStays) {
+  auto system = pattern(64, 4);
+  MemorySource source = warm({{"a", system, {}}});
+  FakeModel model({.context = 1024});
+  auto core = *EngineCore::create(model, testing::fake_table(), options_for_tests(&source));
+  auto prompt = join(system, pattern(9, 7));
+  auto sink = std::make_shared<CollectingSink>();
+  auto request = core->prepare(
+      {.prompt = prompt,
+       .sampling = {.temperature = 0, .max_tokens = 8, .ignore_eos = true, .logprobs = true, .prompt_logprobs = true},
+       .sink = sink});
+  ASSERT_TRUE(request) << request.error().message;
+  ASSERT_TRUE(core->add(std::move(*request)));
+  ASSERT_TRUE(testing::run_to_end(*core));
+  ASSERT_EQ(sink->prompt_logprobs.size(), prompt.size() - 1) << "no row is skipped";
+  for (size_t i = 1; i < prompt.size(); ++i) EXPECT_EQ(sink->prompt_logprobs[i - 1].token, prompt[i]);
+  EXPECT_EQ(sink->usage.prefix_tokens, 0u);
+  EXPECT_EQ(source.reads, 0);
+  EXPECT_EQ(sink->samples[0].tokens, cold(prompt, 8));
 }
 
 TEST(PrefixCache, GivesWayWhenSequencesNeedTheRoom) {

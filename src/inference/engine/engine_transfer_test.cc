@@ -13,22 +13,13 @@ namespace {
 
 using testing::CollectingSink;
 using testing::FakeModel;
+using testing::join;
 using testing::MemoryExport;
 using testing::MemoryImport;
+using testing::pattern;
 
 constexpr uint32_t kTokens = 16;
 constexpr size_t kBlockBytes = 16 * 4 * 2 * 2;
-
-std::vector<int32_t> pattern(size_t n, int32_t salt) {
-  std::vector<int32_t> out(n);
-  for (size_t i = 0; i < n; ++i) out[i] = 3 + static_cast<int32_t>((i * 11 + static_cast<size_t>(salt) * 17) % 60);
-  return out;
-}
-
-std::vector<int32_t> join(std::vector<int32_t> a, const std::vector<int32_t>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 struct Bench {
   explicit Bench(size_t n_blocks = 300) {

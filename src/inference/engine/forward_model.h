@@ -24,6 +24,8 @@ class ForwardModel {
   virtual ~ForwardModel() = default;
   virtual const bones::ModelConfig& config() const = 0;
   virtual Result<bones::Logits> forward(const bones::Batch& batch, const bones::KvPool& kv) = 0;
+  // Whether forward() heeds batch.best; if not, every row comes whole.
+  virtual bool finds_best() const { return false; }
   virtual std::string_view kernels() const { return "none"; }
   // Where KV pools must lie, because other processes compute in them too; empty: anywhere. Zeroed at first.
   virtual std::span<std::byte> kv_memory() { return {}; }
@@ -42,6 +44,7 @@ class BonesModel final : public ForwardModel {
   Result<bones::Logits> forward(const bones::Batch& batch, const bones::KvPool& kv) override {
     return model_.forward(batch, kv);
   }
+  bool finds_best() const override { return true; }
   std::string_view kernels() const override { return model_.kernels(); }
 
  private:

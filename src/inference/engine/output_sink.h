@@ -19,6 +19,8 @@ struct Output {
   uint32_t sample = 0;
   std::span<const int32_t> tokens;          // end tokens are not among them
   std::span<const TokenLogprobs> logprobs;  // one per token when the request asked for them, else empty
+  // Of the first sample alone, before its first token: those of the prompt's next tokens, its second one first.
+  std::span<const TokenLogprobs> prompt_logprobs;
   uint32_t stop_trim_bytes =
       0;  // with Finish::kStop: the last so many bytes of `tokens`' text belong to the stop string or follow it
   Finish finish = Finish::kNone;

@@ -9,11 +9,12 @@
 namespace tie::engine {
 namespace {
 
-// erase() leaves ids behind the end, so the whole capacity is overwritten.
-void wipe(std::vector<int32_t>& ids) {
-  size_t n = ids.capacity();
-  ids.clear();
-  secure_zero(ids.data(), n * sizeof(int32_t));
+// erase() leaves values behind the end, so the whole capacity is overwritten.
+template <typename Value>
+void wipe(std::vector<Value>& values) {
+  size_t n = values.capacity();
+  values.clear();
+  secure_zero(values.data(), n * sizeof(Value));
 }
 
 }  // namespace
@@ -56,10 +57,16 @@ Sequence::~Sequence() {
   if (grammar) MaskWorker::wait(*grammar);
   secure_zero(tokens.data(), tokens.size() * sizeof(int32_t));
   wipe(staged_);
+  wipe(staged_logprobs_);
+  wipe(prompt_logprobs);
 }
 
-bool Sequence::below_min_tokens() const {
-  return n_output() < request.spec.sampling.min_tokens;
+bool Sequence::below_min_tokens(uint32_t ahead) const {
+  return n_output() + ahead < request.spec.sampling.min_tokens;
+}
+
+bool Sequence::scores_prompt() const {
+  return request.spec.sampling.prompt_logprobs && sample == 0 && n_scored + 1 < n_prompt;
 }
 
 bool Sequence::is_stop_id(int32_t token) const {

@@ -55,7 +55,10 @@ class Sequence {
     return static_cast<uint32_t>(tokens.size()) - n_cached;
   }  // tokens not in the KV cache yet; 1 while decoding
   uint32_t n_output() const { return static_cast<uint32_t>(tokens.size()) - n_prompt; }
-  bool below_min_tokens() const;
+  bool below_min_tokens(uint32_t ahead = 0) const;  // after so many more tokens
+  // Log-probabilities of prompt tokens are wanted and not all delivered: then nothing of the prompt may come from a
+  // cache, since only computed rows have logits.
+  bool scores_prompt() const;
 
   // Takes the drawn token: counts it, looks for stops, decides what may be sent. Sets finish when the sample is over.
   void commit(int32_t token, const TokenLogprobs* logprobs);
@@ -72,8 +75,10 @@ class Sequence {
   const uint32_t limit;         // most output tokens
   std::vector<int32_t> tokens;  // prompt, then output
   uint32_t n_cached = 0;
-  uint32_t n_lent = 0;     // of n_cached at its start: from the system-prompt prefix cache
-  bool importing = false;  // its beginning is being copied in: no rows until that has ended
+  uint32_t n_lent = 0;    // of n_cached at its start: from the system-prompt prefix cache
+  uint32_t n_scored = 0;  // rows of the prompt whose logits have been looked at, each for the token behind it
+  std::vector<TokenLogprobs> prompt_logprobs;  // of this step's rows
+  bool importing = false;                      // its beginning is being copied in: no rows until that has ended
   std::vector<uint32_t> blocks;
   Phase phase = Phase::kUnborn;
   uint64_t stamp = 0;  // order of admission; the oldest is served and kept first

@@ -94,7 +94,35 @@ void score_token(std::span<const float> row, int32_t token, uint32_t n_top, Samp
   out.logprob = finite(row[static_cast<size_t>(token)] - normaliser);
 }
 
+// Whatever changes single logits, or asks how likely a token is, needs the row; so does drawing from more than top_k.
+uint32_t Sampler::best_needed(bool forbid_end) const {
+  if (options_.has_penalties() || !options_.logit_bias.empty() || options_.logprobs) return 0;
+  uint64_t k = options_.greedy() ? 1 : options_.top_k;
+  if (k == 0 || k >= table_.size()) return 0;
+  if (forbid_end) k += table_.end_ids().size() + options_.stop_token_ids.size();  // those are left out afterwards
+  return k <= bones::kMostBest ? static_cast<uint32_t>(k) : 0;
+}
+
+bool Sampler::is_end(int32_t token) const {
+  const auto& stops = options_.stop_token_ids;
+  return table_.is_end(token) || std::find(stops.begin(), stops.end(), token) != stops.end();
+}
+
+int32_t Sampler::draw_best(const DrawRequest& request, SamplerWorkspace& w) const {
+  std::span<const Candidate> best = *request.best;
+  if (request.forbid_end) {
+    w.top.candidates.clear();
+    for (const auto& c : best)
+      if (!is_end(c.token)) w.top.candidates.push_back(c);
+    best = w.top.candidates;
+  }
+  if (best.empty()) return -1;
+  if (options_.greedy()) return best.front().token;
+  return choose_sorted(best.first(std::min<size_t>(best.size(), options_.top_k)), request.position, w);
+}
+
 int32_t Sampler::draw(const DrawRequest& request, SamplerWorkspace& w, TokenLogprobs* logprobs) {
+  if (request.best) return draw_best(request, w);
   auto row = request.row.first(std::min<size_t>(request.row.size(), table_.size()));
   float normaliser = 0;
   std::span<const float> raw = row;
@@ -193,20 +221,27 @@ struct Draw {
 
 }  // namespace
 
+int32_t Sampler::choose_sorted(std::span<const Candidate> sorted, uint64_t position, SamplerWorkspace& w) const {
+  const float max = sorted.front().logit;
+  if (max == kInfinity) return sorted.front().token;
+  const Draw draw{{}, max, 1.0f / options_.temperature, counter_uniform(seed_, sample_, position), options_, w};
+  double total = 0, sum = 0;
+  if (options_.top_p < 1.0f)
+    for (const auto& c : sorted) total += draw.mass(c.logit);
+  const size_t survivors = draw.surviving(sorted, total, true, &sum);
+  return draw.from_sorted(sorted.first(survivors), sum);
+}
+
 int32_t Sampler::choose(std::span<const float> row, uint64_t position, SamplerWorkspace& w) const {
+  if (options_.top_k > 0 && options_.top_k < row.size()) {
+    const auto sorted = select_top(row, options_.top_k, w.top);
+    return sorted.empty() ? -1 : choose_sorted(sorted, position, w);
+  }
   float max = max_of(row);
   if (max == kMinusInfinity) return -1;
-  if (max == std::numeric_limits<float>::infinity()) return argmax_of(row);
+  if (max == kInfinity) return argmax_of(row);
   Draw draw{row, max, 1.0f / options_.temperature, counter_uniform(seed_, sample_, position), options_, w};
   double sum = 0;
-  if (options_.top_k > 0 && options_.top_k < row.size()) {
-    auto sorted = select_top(row, options_.top_k, w.top);
-    double total = 0;
-    if (options_.top_p < 1.0f)
-      for (const auto& c : sorted) total += draw.mass(c.logit);
-    size_t survivors = draw.surviving(sorted, total, true, &sum);
-    return draw.from_sorted(sorted.first(survivors), sum);
-  }
   double total = exponentials(row, max, draw.scale, w.exponentials.data(), w.block_sums.data());
   if (options_.top_p >= 1.0f && options_.min_p <= 0.0f) return draw.from_all(total);
   auto sorted = select_top(row, kQuickTop, w.top);

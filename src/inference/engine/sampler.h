@@ -26,7 +26,9 @@ struct SamplerWorkspace {
 };
 
 struct DrawRequest {
-  std::span<float> row;            // all logits of the row; changed in place
+  std::span<float> row;  // all logits of the row; changed in place
+  // Instead of the row: its best ids below the table's size, under the mask, at least best_needed() of them or all.
+  const std::span<const Candidate>* best = nullptr;
   std::span<const uint32_t> mask;  // grammar: 1 bit per token, empty = everything is allowed
   uint64_t position = 0;           // index of the token in the output
   bool forbid_end = false;         // min_tokens not reached
@@ -43,6 +45,9 @@ class Sampler {
   // number). Fills *logprobs when it is not null. The row is changed in place.
   int32_t draw(const DrawRequest& request, SamplerWorkspace& workspace, TokenLogprobs* logprobs);
 
+  // How many of a row's best ids a draw needs; 0: the whole row.
+  uint32_t best_needed(bool forbid_end) const;
+
   // Counts a token as output. Every drawn token that is kept must be accepted before the next draw.
   void accept(int32_t token);
 
@@ -52,7 +57,10 @@ class Sampler {
     uint32_t in_output = 0;
   };
   void adjust(std::span<float> row, const DrawRequest& request) const;
+  int32_t draw_best(const DrawRequest& request, SamplerWorkspace& workspace) const;
+  bool is_end(int32_t token) const;
   int32_t choose(std::span<const float> row, uint64_t position, SamplerWorkspace& workspace) const;
+  int32_t choose_sorted(std::span<const Candidate> sorted, uint64_t position, SamplerWorkspace& workspace) const;
   Count& count_of(int32_t token);
 
   const SamplingOptions& options_;

@@ -38,6 +38,7 @@ struct SamplingOptions {
   bool logprobs = false;
   uint32_t top_logprobs = 0;
   bool include_stop_in_output = false;
+  bool prompt_logprobs = false;  // also of the prompt's tokens, all but the first; with as many top_logprobs
 
   bool greedy() const { return temperature < kGreedyBelow; }
   bool has_penalties() const {

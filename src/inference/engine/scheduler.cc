@@ -6,6 +6,7 @@ namespace tie::engine {
 namespace {
 
 constexpr int64_t kPriorityStepUs = 1'000'000;  // a second of waiting is worth one class
+constexpr uint32_t kScoredRowCost = 4;          // rows of a prompt whose logits nobody wants; a bound for small models
 
 bool older(const Sequence* a, const Sequence* b) {
   return a->stamp < b->stamp;
@@ -22,18 +23,23 @@ void remove_from(std::vector<Sequence*>& list, const Sequence* s) {
 }  // namespace
 
 Scheduler::Scheduler(KvBlockPool& pool, PrefixBlocks& prefix, const SchedulerLimits& limits)
-    : pool_(pool), prefix_(prefix), limits_(limits) {
+    : pool_(pool),
+      prefix_(prefix),
+      limits_(limits),
+      logit_capacity_(limits.max_sequences + kMaxDraftTokens * limits.max_draft_sequences) {
   waiting_.reserve(limits.max_waiting);
   running_.reserve(limits.max_sequences);
   preempted_.reserve(limits.max_sequences);
   plan_.entries.reserve(limits.max_sequences);
   plan_.spans.reserve(limits.max_sequences);
   plan_.tokens.reserve(limits.max_rows);
-  plan_.logit_rows.reserve(limits.max_sequences + kMaxDraftTokens * limits.max_draft_sequences);
+  plan_.logit_rows.reserve(logit_capacity_);
 }
 
 void Scheduler::enqueue(Request& request) {
   // All that the sequence may ever need, drafts included, so that no step allocates.
+  Sequence& first = *request.samples.front();
+  if (first.scores_prompt()) first.prompt_logprobs.reserve(std::min(first.n_prompt, logit_capacity_));
   for (auto& sample : request.samples)
     sample->blocks.reserve(pool_.layout().blocks_for(static_cast<uint32_t>(sample->tokens.capacity())) + 1);
   waiting_.push_back(&request);
@@ -48,7 +54,7 @@ const Plan& Scheduler::plan(int64_t now_us, uint32_t prefill_rows_with_decode) {
   plan_.tokens.clear();
   plan_.spans.clear();
   plan_.logit_rows.clear();
-  plan_.prefill_rows = 0;
+  plan_.prefill_rows = plan_.scored_rows = 0;
   resume_preempted();
   admit(now_us);
   // Before anything is planned every younger sequence can give way, so the oldest is sure of its next chunk.
@@ -56,7 +62,8 @@ const Plan& Scheduler::plan(int64_t now_us, uint32_t prefill_rows_with_decode) {
     reserve(*running_.front(), running_.front()->n_cached + std::min(running_.front()->remaining(), limits_.max_rows));
   place_decodes();
   auto left = limits_.max_rows - static_cast<uint32_t>(plan_.tokens.size());
-  place_prefills(plan_.tokens.empty() ? left : std::min(left, prefill_rows_with_decode));
+  bool with_decode = !plan_.tokens.empty();
+  place_prefills(with_decode ? std::min(left, prefill_rows_with_decode) : left, with_decode);
   return plan_;
 }
 
@@ -74,7 +81,7 @@ bool Scheduler::fits(uint32_t blocks) const {
 void Scheduler::start(Sequence& s) {
   if (s.stamp == 0) s.stamp = next_stamp_++;
   s.phase = Phase::kRunning;
-  s.n_lent = prefix_.lend(s);
+  s.n_lent = s.scores_prompt() ? 0 : prefix_.lend(s);
   if (s.n_lent > 0) s.request.usage.prefix_tokens = s.n_lent;
   s.importing = s.sample == 0 && s.request.spec.kv_import != nullptr;
   insert_by_stamp(running_, &s);
@@ -179,6 +186,14 @@ void Scheduler::drop_imported(Sequence& s) {
   s.n_cached = s.n_lent;
 }
 
+// Of the entry's rows those that have not been scored: all, unless the sequence computes some again.
+void Scheduler::add_scored_rows(const Sequence& s, PlanEntry& entry) {
+  uint32_t begin = std::max(s.n_scored, s.n_cached), end = std::min(s.n_cached + entry.n_rows, s.n_prompt - 1);
+  for (uint32_t at = begin; at < end; ++at) plan_.logit_rows.push_back(entry.first_row + at - s.n_cached);
+  entry.n_scored = end > begin ? end - begin : 0;
+  plan_.scored_rows += entry.n_scored;
+}
+
 bool Scheduler::place(Sequence& s, uint32_t n_rows, std::span<const int32_t> draft) {
   auto n_draft = static_cast<uint32_t>(draft.size());
   if (!reserve(s, s.n_cached + n_rows + n_draft)) {
@@ -188,14 +203,17 @@ bool Scheduler::place(Sequence& s, uint32_t n_rows, std::span<const int32_t> dra
     n_rows = std::min(n_rows, covered - s.n_cached);
     n_draft = 0;
   }
-  PlanEntry entry{&s, static_cast<uint32_t>(plan_.tokens.size()), n_rows + n_draft, n_draft, n_rows == s.remaining(),
-                  0};
+  PlanEntry entry{.sequence = &s,
+                  .first_row = static_cast<uint32_t>(plan_.tokens.size()),
+                  .n_rows = n_rows + n_draft,
+                  .n_draft = n_draft,
+                  .wants_logits = n_rows == s.remaining(),
+                  .first_logit_row = static_cast<uint32_t>(plan_.logit_rows.size())};
+  if (s.scores_prompt()) add_scored_rows(s, entry);
   plan_.tokens.insert(plan_.tokens.end(), s.tokens.begin() + s.n_cached, s.tokens.begin() + s.n_cached + n_rows);
   plan_.tokens.insert(plan_.tokens.end(), draft.begin(), draft.begin() + n_draft);
-  if (entry.wants_logits) {
-    entry.first_logit_row = static_cast<uint32_t>(plan_.logit_rows.size());
+  if (entry.wants_logits)
     for (uint32_t i = 0; i <= n_draft; ++i) plan_.logit_rows.push_back(entry.first_row + n_rows - 1 + i);
-  }
   plan_.entries.push_back(entry);
   plan_.spans.push_back({entry.first_row, entry.n_rows, s.n_cached, s.blocks});
   return true;
@@ -215,20 +233,36 @@ void Scheduler::place_decodes() {
   }
 }
 
-void Scheduler::place_prefills(uint32_t budget) {
+// How many of a prompt's rows this step may read. Of one that is scored: what it computes again, and as many more as
+// there are rows of logits that neither this step's decodes nor the prompts behind it may need.
+uint32_t Scheduler::readable(size_t index, uint32_t budget, bool with_decode) const {
+  const Sequence& s = *running_[index];
+  if (!s.scores_prompt()) return s.remaining();
+  auto taken = static_cast<uint32_t>(plan_.logit_rows.size());
+  for (size_t j = index + 1; j < running_.size(); ++j) taken += running_[j]->remaining() > 1;
+  uint32_t room = logit_capacity_ - std::min(taken, logit_capacity_);
+  if (with_decode) room = std::min(room, std::max(1u, budget / kScoredRowCost));
+  uint32_t unscored = std::max(s.n_scored, s.n_cached);
+  uint32_t wanted = s.n_prompt - unscored - (s.limit == 0);  // the last row only if a token is drawn from it
+  return unscored - s.n_cached + std::min(wanted, room);
+}
+
+void Scheduler::place_prefills(uint32_t budget, bool with_decode) {
   uint32_t kept_for_short = 0;
   for (size_t i = 0; i < running_.size() && budget > 0; ++i) {
     Sequence& s = *running_[i];
     if (s.importing || s.remaining() <= 1) continue;
-    uint32_t rows = std::min(s.remaining(), budget);
-    if (rows < s.remaining() && kept_for_short == 0) {
+    if (s.scores_prompt() && !s.request.spec.sink->has_room()) continue;
+    const uint32_t most = readable(i, budget, with_decode);
+    uint32_t rows = std::min(most, budget);
+    if (rows < most && kept_for_short == 0) {
       // Too long for this step. What later prompts can use whole, up to half, is theirs.
       uint32_t half = budget / 2;
       for (size_t j = i + 1; j < running_.size(); ++j)
         if (uint32_t other = running_[j]->remaining(); other > 1 && kept_for_short + other <= half)
           kept_for_short += other;
       rows = budget - kept_for_short;
-    } else if (rows < s.remaining()) {
+    } else if (rows < most) {
       continue;  // the kept rows are for those that end in this step
     }
     if (rows == 0) continue;

@@ -3,7 +3,8 @@
 // own, no threads. Rules: decodes first; then prompts within the row budget, oldest first, but a prompt too long for
 // this step leaves up to half of the budget to later ones that can be read whole. The oldest sequence can always take
 // the blocks of younger ones (they are recomputed later), so it always moves and every request ends. Waiting requests
-// are admitted by priority, then arrival; waiting raises the priority.
+// are admitted by priority, then arrival; waiting raises the priority. A prompt whose tokens are scored needs logits of
+// every row: it gets what rows of logits the others leave, at least one.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -28,8 +29,9 @@ struct PlanEntry {
   uint32_t first_row = 0;
   uint32_t n_rows = 0;
   uint32_t n_draft = 0;          // of the rows, at the end
-  bool wants_logits = false;     // the rows reach the end of what is known
-  uint32_t first_logit_row = 0;  // index into the logits; with drafts there are 1 + n_draft
+  uint32_t n_scored = 0;         // of the rows: those whose logits score the prompt's next tokens
+  bool wants_logits = false;     // the rows reach the end of what is known, and a token is drawn
+  uint32_t first_logit_row = 0;  // index into the logits: first n_scored, then those to draw from, 1 + n_draft
 };
 
 // What one forward pass does. The spans of `batch` point into the plan.
@@ -39,6 +41,7 @@ struct Plan {
   std::vector<bones::SequenceSpan> spans;
   std::vector<uint32_t> logit_rows;
   uint32_t prefill_rows = 0;
+  uint32_t scored_rows = 0;
   bool empty() const { return entries.empty(); }
   bones::Batch batch() const { return {tokens, spans, logit_rows, {}}; }
 };
@@ -49,6 +52,9 @@ class Scheduler {
 
   bool queue_full() const { return waiting_.size() >= limits_.max_waiting; }
   void enqueue(Request& request);
+  // Rows of logits that a step may have: those that decodes and drafts may need. Scoring prompts share them, so a
+  // prompt that is scored costs time and no memory.
+  uint32_t logit_capacity() const { return logit_capacity_; }
   // Builds the next step. prefill_rows_with_decode: most prompt tokens in a step that also decodes.
   const Plan& plan(int64_t now_us, uint32_t prefill_rows_with_decode);
   // The first sample's prompt is in the cache: the others start from the same blocks.
@@ -72,8 +78,10 @@ class Scheduler {
   Request* next_waiting(int64_t now_us) const;
   bool fits(uint32_t blocks) const;
   void place_decodes();
-  void place_prefills(uint32_t budget);
+  void place_prefills(uint32_t budget, bool with_decode);
+  uint32_t readable(size_t index, uint32_t budget, bool with_decode) const;
   bool place(Sequence& sequence, uint32_t n_rows, std::span<const int32_t> draft);
+  void add_scored_rows(const Sequence& sequence, PlanEntry& entry);
   bool reserve(Sequence& sequence, uint32_t end);
   bool make_room(const Sequence& needy);
   void preempt(Sequence& sequence);
@@ -82,6 +90,7 @@ class Scheduler {
   KvBlockPool& pool_;
   PrefixBlocks& prefix_;
   const SchedulerLimits limits_;
+  const uint32_t logit_capacity_;
   std::vector<Request*> waiting_;     // in order of arrival
   std::vector<Sequence*> running_;    // by stamp
   std::vector<Sequence*> preempted_;  // by stamp

@@ -24,7 +24,7 @@ Result<void> publish_step(RankSegment& s, const Batch& batch, const KvPool& kv, 
   for (uint32_t i = 0; i < batch.best.size(); ++i) {
     const BestOf& want = batch.best[i];
     s.wanted()[i] = {want.k, want.below, want.mask != nullptr};
-    if (want.mask) std::copy_n(want.mask, s.mask_words(), s.mask(i));
+    if (want.mask) std::copy_n(want.mask, want.mask_words(s.limits().n_vocab), s.mask(i));
   }
   s.header().step = {static_cast<uint32_t>(batch.tokens.size()),
                      static_cast<uint32_t>(batch.sequences.size()),

@@ -1,7 +1,9 @@
 #include "inference/engine/testing/fake_model.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <thread>
 
 namespace tie::engine::testing {
@@ -50,6 +52,7 @@ uint64_t FakeModel::hash_up_to(const bones::SequenceSpan& span, uint32_t positio
 Result<bones::Logits> FakeModel::forward(const bones::Batch& batch, const bones::KvPool& kv) {
   ++passes;
   rows_computed += batch.tokens.size();
+  most_logit_rows = std::max(most_logit_rows, batch.logit_rows.size());
   if (std::exchange(fail_next, false)) return fail(Code::kInternal, "asked to fail");
   logits_.assign(batch.logit_rows.size() * options_.n_vocab, 0.0f);
   std::vector<int> writers(kv.n_blocks, -1);
@@ -82,7 +85,24 @@ Result<bones::Logits> FakeModel::forward(const bones::Batch& batch, const bones:
   if (next_row != batch.tokens.size() || next_logit != batch.logit_rows.size())
     complaints.push_back("rows and logit rows do not fit");
   return bones::Logits{logits_.data(), options_.n_vocab, static_cast<uint32_t>(batch.logit_rows.size()),
-                       options_.n_vocab};
+                       options_.n_vocab, find_best(batch)};
+}
+
+bones::BestRows FakeModel::find_best(const bones::Batch& batch) {
+  best_.assign(batch.best.size() * bones::kMostBest, {});
+  best_counts_.assign(batch.best.size(), 0);
+  bones::TopScratch scratch;
+  for (size_t i = 0; i < batch.best.size(); ++i) {
+    const bones::BestOf& want = batch.best[i];
+    if (want.k == 0) continue;
+    const std::span row(&logits_[i * options_.n_vocab], options_.n_vocab);
+    if (want.mask) apply_mask(row, {want.mask, want.mask_words(options_.n_vocab)});
+    const auto found = select_top(row.first(std::min(want.below, options_.n_vocab)), want.k, scratch);
+    std::copy(found.begin(), found.end(), &best_[i * bones::kMostBest]);
+    best_counts_[i] = static_cast<uint32_t>(found.size());
+    std::fill(row.begin(), row.end(), std::numeric_limits<float>::quiet_NaN());
+  }
+  return {best_.data(), best_counts_.data()};
 }
 
 TokenTable fake_table() {
@@ -96,10 +116,24 @@ TokenTable fake_table() {
   return table;
 }
 
+std::vector<int32_t> pattern(size_t n, int32_t salt) {
+  std::vector<int32_t> out(n);
+  for (size_t i = 0; i < n; ++i) out[i] = 3 + static_cast<int32_t>((i * 7 + static_cast<size_t>(salt) * 13) % 60);
+  return out;
+}
+
+std::vector<int32_t> join(std::vector<int32_t> a, const std::vector<int32_t>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 void CollectingSink::on_output(const Output& output) {
   Sample& s = samples.at(output.sample);
   if (ended) complaints.push_back("output after the end");
   if (s.finish != Finish::kNone) complaints.push_back("output of a finished sample");
+  if (!output.prompt_logprobs.empty() && (output.sample != 0 || !s.tokens.empty()))
+    complaints.push_back("scores of the prompt behind the answer's beginning");
+  prompt_logprobs.insert(prompt_logprobs.end(), output.prompt_logprobs.begin(), output.prompt_logprobs.end());
   s.tokens.insert(s.tokens.end(), output.tokens.begin(), output.tokens.end());
   s.logprobs.insert(s.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
   s.trim_bytes = output.stop_trim_bytes;

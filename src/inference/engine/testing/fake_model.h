@@ -14,6 +14,7 @@ struct FakeModelOptions {
   uint32_t n_vocab = 72;  // the tokenizer has kFakeTokens of them, the rest is padding with the best logits of all
   uint32_t context = 256;
   uint32_t remembers = 0;  // the hash covers the last so many tokens; 0 = all
+  bool best = false;       // finds the best ids of a row, and then gives nothing else of it
 };
 
 inline constexpr uint32_t kFakeTokens = 64;
@@ -24,9 +25,11 @@ class FakeModel final : public ForwardModel {
   explicit FakeModel(FakeModelOptions options = {});
   const bones::ModelConfig& config() const override { return config_; }
   Result<bones::Logits> forward(const bones::Batch& batch, const bones::KvPool& kv) override;
+  bool finds_best() const override { return options_.best; }
 
   uint64_t rows_computed = 0;
   uint64_t passes = 0;
+  size_t most_logit_rows = 0;  // of one pass
   bool fail_next = false;
   std::vector<std::string> complaints;  // broken promises of the engine
 
@@ -35,14 +38,22 @@ class FakeModel final : public ForwardModel {
   Record* record(const bones::SequenceSpan& span, uint32_t position, const bones::KvPool& kv) const;
   uint64_t hash_up_to(const bones::SequenceSpan& span, uint32_t position, const bones::KvPool& kv);
 
+  bones::BestRows find_best(const bones::Batch& batch);
+
   FakeModelOptions options_;
   bones::ModelConfig config_;
   std::vector<float> logits_;
+  std::vector<Candidate> best_;
+  std::vector<uint32_t> best_counts_;
 };
 
 // kFakeTokens tokens: id i is a letter, some are two or three letters, ids 0 to 2 have no text, 1 and 2 end a
 // generation.
 TokenTable fake_table();
+
+// A prompt of n tokens that have text; another for another salt.
+std::vector<int32_t> pattern(size_t n, int32_t salt);
+std::vector<int32_t> join(std::vector<int32_t> a, const std::vector<int32_t>& b);
 
 // Collects what one request was sent.
 class CollectingSink final : public OutputSink {
@@ -64,6 +75,7 @@ class CollectingSink final : public OutputSink {
   std::vector<Sample> samples = std::vector<Sample>(kMaxSamples);
   std::atomic<bool> ended{false};
   std::atomic<bool> room{true};
+  std::vector<TokenLogprobs> prompt_logprobs;
   std::optional<Error> error;
   Usage usage;
   std::vector<std::string> complaints;  // broken promises about the order of calls

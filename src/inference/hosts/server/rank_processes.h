@@ -32,6 +32,7 @@ class RankedModel final : public engine::ForwardModel {
   Result<bones::Logits> forward(const bones::Batch& batch, const bones::KvPool& kv) override {
     return leader_->forward(batch, kv);
   }
+  bool finds_best() const override { return true; }
   std::string_view kernels() const override { return leader_->kernels(); }
   std::span<std::byte> kv_memory() override { return leader_->kv_memory(); }
   bool lost() override { return leader_->lost(); }
