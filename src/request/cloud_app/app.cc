@@ -83,7 +83,8 @@ Result<void> App::serve() {
   }
   if (done && key_asked_) (void)listen_to_helper();
   end(done ? End::OK : end_status(done.error().code));
-  if (done) finish_cache();  // the user has the whole answer by now
+  let_answer_pass();
+  if (done) finish_cache();
   return {};
 }
 
@@ -264,6 +265,13 @@ bool App::take_derived_key(os::Frame& frame) {
   cache_->set_ephemeral_key(SecretBytes::copy_of(as_bytes(key)));
   secure_zero(key);
   return true;
+}
+
+// The rest of the answer's way is the helper's, which ends when it has passed the last chunk on. What this process has
+// left to do, its end included, would take the processor from the processes that the user waits for.
+void App::let_answer_pass() {
+  pollfd helper{helper_.fd(), 0, 0};  // wakes by its hang-up alone
+  if (!helper_gone_) (void)::poll(&helper, 1, static_cast<int>(kLastWriteMs));
 }
 
 void App::finish_cache() {

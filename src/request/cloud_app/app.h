@@ -43,6 +43,7 @@ class App {
                                          uint64_t most_tokens);
   void note(const RuntimeEvent& event);
   bool take_derived_key(os::Frame& frame);
+  void let_answer_pass();
   void finish_cache();
   void send(const v1::FromApp& message);
   void send_event(const Bytes& padded);

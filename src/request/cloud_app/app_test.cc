@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <thread>
 
@@ -21,6 +22,7 @@ struct AppTest : ::testing::Test {
   TinyAssets assets{{"tiny", "other"}, "", 1000};  // room for the words that explain tools
   os::Fd helper;
   std::thread app;
+  std::atomic<bool> ended = false;
   Deadline deadline = Deadline::in_ms(10'000);
   std::vector<v1::InferenceEvent> events;
 
@@ -28,9 +30,10 @@ struct AppTest : ::testing::Test {
     auto sockets = os::socket_pair();
     helper = std::move(sockets->first);
     app = std::thread(
-        [held = std::move(sockets->second), config = Config{assets.root, assets.root + "/runtime"}]() mutable {
+        [this, held = std::move(sockets->second), config = Config{assets.root, assets.root + "/runtime"}]() mutable {
           auto warm = App::warm_up(std::move(held), config);
           if (warm) (void)(*warm)->serve();
+          ended = true;
         });
     v1::ToApp warmup;
     warmup.mutable_warmup();
@@ -97,6 +100,17 @@ TEST_F(AppTest, AnswersARequestWithPaddedEventsAndUsage) {
   ASSERT_EQ(runtime.seen.size(), 1u);
   EXPECT_EQ(runtime.seen[0].model_name(), "tiny");
   EXPECT_EQ(runtime.seen[0].id(), "0123");
+}
+
+TEST_F(AppTest, StepsBackAfterItsLastWordUntilTheHelperHasGone) {
+  FakeRuntime runtime(assets.socket(), saying("hi"));
+  start();
+  ask(chat("hi"));
+  ASSERT_EQ(answer(), End::OK);
+  EXPECT_FALSE(ended);
+  helper.close();
+  app.join();
+  EXPECT_TRUE(ended);
 }
 
 TEST_F(AppTest, ServesTheModelThatIsAskedFor) {

@@ -45,6 +45,7 @@ constexpr int64_t kMaxDrainWaitMs = 20 * 60'000;
 
 constexpr int kHelperAttempts = 3;
 constexpr int64_t kRefillDelayMs = 500;
+constexpr int64_t kAnswerPassesMs = 10;    // from a first answer to the start of its pair's successor
 constexpr size_t kMaxStartingHelpers = 8;  // at once; more requests wait for their turn
 constexpr int64_t kRestartBackoffMs = 50, kMaxRestartBackoffMs = 2'000;
 

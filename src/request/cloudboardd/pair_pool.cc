@@ -34,8 +34,10 @@ PairPool::Ticket PairPool::take(Taker taker) {
 }
 
 void PairPool::refill() {
-  refill_at_ms_ = 0;
-  fill();
+  loop_.after_ms(kAnswerPassesMs, [this] {
+    refill_at_ms_ = 0;
+    fill();
+  });
 }
 
 void PairPool::give_up(Ticket ticket) {

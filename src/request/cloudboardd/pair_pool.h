@@ -25,13 +25,13 @@ class PairPool : private HelperOwner {
   // Begins to keep pairs warm, or tries again at once after failures: called when the node can serve. Until the first
   // call only requests start helpers, because their apps have no runtime to connect to.
   void start();
-  // Gives a warm helper, at once when there is one. It is replaced when its request answers, or kRefillDelayMs later,
-  // because a start takes half the machine's time from a prompt that is being read; at once when no other is warm.
-  // kNotReady after kHelperAttempts failed starts or kWarmWaitMs. Returns a ticket for give_up(); the taker is not
-  // called after that.
+  // Gives a warm helper, at once when there is one. It is replaced when its request has answered, or kRefillDelayMs
+  // later, because a start takes half the machine's time from a prompt that is being read; at once when no other is
+  // warm. kNotReady after kHelperAttempts failed starts or kWarmWaitMs. Returns a ticket for give_up(); the taker is
+  // not called after that.
   Ticket take(Taker taker);
   void give_up(Ticket ticket);
-  // A request that took a helper has its first answer.
+  // A request that took a helper has its first answer: replaced kAnswerPassesMs later, when the client has it, too.
   void refill();
   // Lets all waiting helpers go and starts new ones: they hold connections of an old runtime.
   void restart();
