@@ -98,6 +98,49 @@ def test_echo_repeats_the_prompt(client, node):
     assert answer.choices[0].text.startswith("The sun is")
 
 
+def scores_one_by_one(client, node, ids, top):
+    """The log-probability of each id behind those before it, and the likeliest: one request for each, which draws that very token."""
+    out = []
+    for at in range(1, len(ids)):
+        drawn = client.completions.create(model=node.model, prompt=ids[:at], max_tokens=1, temperature=0, logprobs=top, logit_bias={str(ids[at]): 100}, extra_body={"ignore_eos": True})
+        out.append((drawn.choices[0].logprobs.token_logprobs[0], drawn.choices[0].logprobs.top_logprobs[0]))
+    return out
+
+
+def test_a_prompt_is_scored_as_evaluation_harnesses_ask_for_it(client, node):
+    ids = [504, 2025, 314, 260, 5011, 28, 284, 260, 1977, 314, 3704, 30]
+    asked = dict(model=node.model, prompt=ids, temperature=0, logprobs=2, echo=True, seed=1234)
+    whole = client.completions.create(**asked, max_tokens=1)
+    openai_schemas.check("CreateCompletionResponse", whole.model_dump(exclude_unset=True))
+    logprobs = whole.choices[0].logprobs
+    assert len(logprobs.tokens) == len(logprobs.token_logprobs) == len(logprobs.top_logprobs) == len(logprobs.text_offset) == len(ids) + 1
+    assert "".join(logprobs.tokens) == whole.choices[0].text
+    assert logprobs.text_offset == [len("".join(logprobs.tokens[:i])) for i in range(len(ids) + 1)]
+    assert logprobs.token_logprobs[0] is None and logprobs.top_logprobs[0] is None
+    for at, (logprob, top) in enumerate(scores_one_by_one(client, node, ids, 2), 1):
+        assert logprobs.token_logprobs[at] == pytest.approx(logprob, abs=1e-3), at
+        assert logprobs.top_logprobs[at] == pytest.approx(top, abs=1e-3), at
+    # No token at all: the same scores, twice the same.
+    for _ in range(2):
+        none = client.completions.create(**asked, max_tokens=0)
+        assert none.choices[0].logprobs.token_logprobs == pytest.approx(logprobs.token_logprobs[:-1], abs=1e-4)
+        assert none.choices[0].logprobs.tokens == logprobs.tokens[:-1]
+        assert none.choices[0].finish_reason == "length" and none.usage.completion_tokens == 0 and none.usage.prompt_tokens == len(ids)
+
+
+def test_a_scored_text_streams_and_serves_every_choice(client, node):
+    asked = dict(model=node.model, prompt="The sun is bright – 太陽", temperature=0, logprobs=0, echo=True, max_tokens=2)
+    whole = client.completions.create(**asked, n=2)
+    first = whole.choices[0]
+    assert first.text.startswith(asked["prompt"]) and first.logprobs.token_logprobs[0] is None
+    assert whole.choices[1].logprobs == first.logprobs and whole.choices[1].text == first.text
+    chunks = [chunk.choices[0] for chunk in client.completions.create(**asked, stream=True)]
+    assert "".join(chunk.text for chunk in chunks) == first.text
+    parts = [chunk.logprobs for chunk in chunks if chunk.logprobs]
+    for name in ("tokens", "token_logprobs", "text_offset"):
+        assert sum((getattr(part, name) for part in parts), []) == getattr(first.logprobs, name)
+
+
 def test_eight_clients_at_once_get_their_own_answers(client, node):
     prompts = [f"{n} + 1 =" for n in range(8)]
     asked = dict(model=node.model, max_tokens=8, temperature=0)

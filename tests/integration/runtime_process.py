@@ -20,7 +20,7 @@ START_LIMIT_S = 60
 FIELDS = {"temperature": (1, "f"), "top_k": (2, "v"), "top_p": (3, "f"), "min_p": (4, "f"), "repetition_penalty": (5, "f"),
           "presence_penalty": (6, "f"), "frequency_penalty": (7, "f"), "seed": (9, "v"), "n": (10, "v"), "max_tokens": (11, "v"), "min_tokens": (12, "v"),
           "stop": (13, "s"), "stop_token_ids": (14, "v"), "ignore_eos": (15, "v"), "logprobs": (16, "v"), "top_logprobs": (17, "v"),
-          "include_stop_in_output": (18, "v")}
+          "include_stop_in_output": (18, "v"), "echo": (19, "v")}
 
 
 def sampling(**params):
@@ -59,6 +59,7 @@ class Answer:
 
     def __init__(self):
         self.tokens, self.finish, self.logprobs, self.trim = {}, {}, {}, {}
+        self.prompt_logprobs = []
         self.usage, self.error, self.responses = None, None, 0
 
     def add(self, result):
@@ -70,12 +71,12 @@ class Answer:
             assert sample not in self.finish
             self.finish[sample] = finish
             self.trim[sample] = int(result.as_numpy("stop_trim_bytes")[0])
-        logprobs = result.as_numpy("logprobs")
-        if logprobs is not None:
-            for _, entry in fields(logprobs[0]):
+        for name, into in [("logprobs", self.logprobs.setdefault(sample, [])), ("prompt_logprobs", self.prompt_logprobs)]:
+            logprobs = result.as_numpy(name)
+            for _, entry in fields(logprobs[0]) if logprobs is not None else []:
                 entry = list(fields(entry))
                 top = [tuple(v for _, v in fields(t)) for n, t in entry if n == 3]
-                self.logprobs.setdefault(sample, []).append((dict(entry).get(1, 0), dict(entry).get(2, 0.0), top))
+                into.append((dict(entry).get(1, 0), dict(entry).get(2, 0.0), top))
         final = result.get_response().parameters["triton_final_response"].bool_param
         if final:
             self.usage = dict(fields(result.as_numpy("usage")[0]))

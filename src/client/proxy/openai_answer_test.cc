@@ -101,6 +101,29 @@ TEST(WholeAnswer, LogprobsCarryTrueBytesAndStayValidJson) {
   }
 }
 
+TEST(WholeAnswer, AnEchoedPromptIsScoredAsOpenAiDoesIt) {
+  WholeAnswer answer(asked(Endpoint::kCompletions, 1, true));
+  v1::InferenceEvent event = says("ab\u00e9c", "length");
+  auto add = [&](const char* bytes, float logprob, const char* best) {
+    auto* entry = event.add_logprobs();
+    entry->set_token_bytes(bytes);
+    entry->set_logprob(logprob);
+    if (best == nullptr) return;
+    entry->add_top()->set_token_bytes(best);
+    entry->mutable_top(0)->set_logprob(-0.25f);
+  };
+  add("ab", NAN, nullptr);
+  add("\u00e9", -0.5f, "x");
+  add("c", -0.25f, "c");
+  ASSERT_TRUE(answer.add(0, event));
+  auto logprobs = nlohmann::json::parse(answer.json(kHead))["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"], (std::vector<std::string>{"ab", "\u00e9", "c"}));
+  EXPECT_EQ(logprobs["token_logprobs"], nlohmann::json::parse("[null,-0.5,-0.25]"));
+  // The likeliest, and the one that stands there.
+  EXPECT_EQ(logprobs["top_logprobs"], nlohmann::json::parse(R"([null,{"x":-0.25,"\u00e9":-0.5},{"c":-0.25}])"));
+  EXPECT_EQ(logprobs["text_offset"], (std::vector<int>{0, 2, 3}));
+}
+
 TEST(StreamedAnswer, TheFirstChunkOfEachChoiceHasTheRole) {
   StreamedAnswer answer(asked(Endpoint::kChat, 2, false, true), kHead);
   std::string out;

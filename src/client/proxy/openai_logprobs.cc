@@ -55,18 +55,28 @@ uint64_t characters_begun(const std::string& bytes) {
   return count;
 }
 
+// The likeliest tokens, and the one that stands there when it is not among them, as OpenAI has it.
 void append_legacy_top(std::string& out, const v1::TokenLogprob& entry) {
   if (entry.top_size() == 0) {
     out += "null";
     return;
   }
   out += '{';
-  for (int i = 0; i < entry.top_size(); ++i) {
-    if (i > 0) out += ',';
-    append_legacy_token(out, entry.top(i).token_bytes());
+  bool itself = false;
+  for (const auto& other : entry.top()) {
+    append_legacy_token(out, other.token_bytes());
     out += ':';
-    append_json_number(out, entry.top(i).logprob());
+    append_json_number(out, other.logprob());
+    out += ',';
+    itself = itself || other.token_bytes() == entry.token_bytes();
   }
+  if (itself) {
+    out.back() = '}';
+    return;
+  }
+  append_legacy_token(out, entry.token_bytes());
+  out += ':';
+  append_legacy_logprob(out, entry.logprob());
   out += '}';
 }
 

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
+#include "base/secret_bytes.h"
 #include "request/cloud_app/delta_padding/delta_padding.h"
 #include "request/cloud_app/limits.h"
 
 namespace tie::request::app {
 namespace {
 
+constexpr float kNoLogprob = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfiniteLogprob = -9999;  // what OpenAI's clients expect in the place of minus infinity
 
 float finite(float logprob) {
@@ -35,8 +38,23 @@ void mend_end(std::string& text) {
   text += "\xEF\xBF\xBD";
 }
 
-void set_bytes(v1::TokenLogprob& out, const text::Vocab& vocab) {
+template <typename Entry>
+void set_bytes(Entry& out, const text::Vocab& vocab) {
   out.set_token_bytes(to_string(token_bytes_for_logprobs(vocab, out.token_id())));
+}
+
+v1::TokenLogprob with_bytes(const v1::RuntimeLogprobs::Entry& entry, const text::Vocab& vocab) {
+  v1::TokenLogprob out;
+  out.set_token_id(entry.token_id());
+  out.set_logprob(finite(entry.logprob()));
+  set_bytes(out, vocab);
+  for (const auto& top : entry.top()) {
+    auto& alternative = *out.add_top();
+    alternative.set_token_id(top.token_id());
+    alternative.set_logprob(finite(top.logprob()));
+    set_bytes(alternative, vocab);
+  }
+  return out;
 }
 
 }  // namespace
@@ -77,15 +95,57 @@ void Answer::echo(std::string_view prompt) {
   }
 }
 
+Answer::~Answer() {
+  secure_zero(unscored_.data(), unscored_.size() * sizeof(int32_t));
+}
+
+void Answer::send_to_all(const std::vector<v1::TokenLogprob>& entries) {
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    v1::InferenceEvent event;
+    event.set_sample_index(static_cast<int32_t>(i));
+    event.mutable_logprobs()->Assign(entries.begin(), entries.end());
+    send(event);
+  }
+}
+
+void Answer::echo_logprobs(std::vector<int32_t> prompt, bool added) {
+  if (prompt.empty()) return;
+  std::reverse(prompt.begin(), prompt.end());
+  unscored_ = std::move(prompt);
+  v1::TokenLogprob first;
+  first.set_token_id(unscored_.back());
+  first.set_logprob(kNoLogprob);
+  if (!added) set_bytes(first, *model_.vocab);
+  send_to_all({first});
+  unscored_.pop_back();
+}
+
+Checked<void> Answer::add_prompt_logprobs(const RuntimeEvent& event) {
+  std::vector<v1::TokenLogprob> entries;
+  for (const auto& entry : event.prompt_logprobs.entries()) {
+    if (event.sample != 0 || unscored_.empty() || unscored_.back() != entry.token_id())
+      return refuse(Code::kInternal, "The runtime scored tokens that are not the prompt's.");
+    unscored_.pop_back();
+    entries.push_back(with_bytes(entry, *model_.vocab));
+    if (entries.size() == kMaxPromptLogprobsPerEvent) send_to_all(std::exchange(entries, {}));
+  }
+  if (!entries.empty()) send_to_all(entries);
+  if (!unscored_.empty() && (!event.tokens.empty() || !event.finish.empty()))
+    return refuse(Code::kInternal, "The runtime answered before it had scored the prompt.");
+  return {};
+}
+
 Checked<void> Answer::add(const RuntimeEvent& event) {
   bool known = event.sample >= 0 && static_cast<size_t>(event.sample) < samples_.size();
   if (!known) return refuse(Code::kInternal, "The runtime spoke of a sample that was not asked for.");
   Sample& sample = samples_[static_cast<size_t>(event.sample)];
+  bool failed = event.finish == "error" || event.finish == "cancelled";
+  if (!failed) TIE_CHECK_OK(add_prompt_logprobs(event));
   v1::InferenceEvent out;
   bool worth_sending = false;
   if (!event.tokens.empty() || !event.finish.empty()) {
     if (sample.finished) return refuse(Code::kInternal, "The runtime went on after a sample's end.");
-    if (event.finish == "error" || event.finish == "cancelled")
+    if (failed)
       return refuse(event.finish == "error" ? Code::kInternal : Code::kCancelled, "The runtime ended the request.");
     out.set_sample_index(event.sample);
     std::string stop;
@@ -167,19 +227,7 @@ void Answer::add_logprobs(const RuntimeEvent& event, v1::InferenceEvent& out) co
     cut -= bytes;
     --kept;
   }
-  for (int i = 0; i < kept; ++i) {
-    const auto& entry = event.logprobs.entries(i);
-    v1::TokenLogprob& logprob = *out.add_logprobs();
-    logprob.set_token_id(entry.token_id());
-    logprob.set_logprob(finite(entry.logprob()));
-    set_bytes(logprob, *model_.vocab);
-    for (const auto& top : entry.top()) {
-      auto& alternative = *logprob.add_top();
-      alternative.set_token_id(top.token_id());
-      alternative.set_logprob(finite(top.logprob()));
-      alternative.set_token_bytes(to_string(token_bytes_for_logprobs(*model_.vocab, top.token_id())));
-    }
-  }
+  for (int i = 0; i < kept; ++i) *out.add_logprobs() = with_bytes(event.logprobs.entries(i), *model_.vocab);
 }
 
 void Answer::finish_empty(uint32_t prompt_tokens) {

@@ -18,6 +18,7 @@ namespace tie::request::app {
 
 class Answer {
  public:
+  ~Answer();
   using Emit = std::function<void(const Bytes& padded)>;
 
   // sampling: as settled. emit is called in here only, during the calls below.
@@ -27,7 +28,10 @@ class Answer {
   void split_calls(const v1::InferenceRequest& request, CallsWanted wanted);
   // The prompt back, before any token, for each sample.
   void echo(std::string_view prompt);
-  // kInternal when the runtime speaks of samples that do not exist, or goes on after a finish.
+  // After it: the prompt's tokens with their log-probabilities, for each sample. The first one has none; the others are
+  // the runtime's to say before it says anything else. `added`: the first one is not of the user's text.
+  void echo_logprobs(std::vector<int32_t> prompt, bool added);
+  // kInternal when the runtime speaks of samples that do not exist, goes on after a finish, or scores another prompt.
   Checked<void> add(const RuntimeEvent& event);
   // A completion of no tokens (max_tokens 0 with echo).
   void finish_empty(uint32_t prompt_tokens);
@@ -44,6 +48,8 @@ class Answer {
   void set_text(Sample& sample, std::string text, v1::InferenceEvent& out) const;
   std::string text_of(Sample& sample, const RuntimeEvent& event, std::string& matched_stop);
   void add_logprobs(const RuntimeEvent& event, v1::InferenceEvent& out) const;
+  Checked<void> add_prompt_logprobs(const RuntimeEvent& event);
+  void send_to_all(const std::vector<v1::TokenLogprob>& entries);
   void send(v1::InferenceEvent& event);
   std::string matched_stop(std::string_view cut) const;
 
@@ -51,6 +57,7 @@ class Answer {
   std::vector<std::string> stops_;
   Emit emit_;
   std::vector<Sample> samples_;
+  std::vector<int32_t> unscored_;  // of the prompt: what the runtime has yet to score, last token first
   size_t finished_ = 0;
   bool first_sent_ = false;
 };

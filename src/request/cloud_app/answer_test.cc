@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <random>
 
@@ -165,6 +166,77 @@ TEST_F(AnswerTest, ALongEchoIsSplitBetweenCharactersForEachSample) {
   EXPECT_EQ(text(0), prompt);
   EXPECT_EQ(text(1), prompt);
   EXPECT_GT(events.size(), 8u);
+}
+
+struct ScoredAnswerTest : AnswerTest {
+  static RuntimeEvent scores(std::string_view bytes) {
+    RuntimeEvent event;
+    for (int32_t id : testing::bytes_of(bytes)) {
+      auto* entry = event.prompt_logprobs.add_entries();
+      entry->set_token_id(id);
+      entry->set_logprob(-static_cast<float>(id));
+      entry->add_top()->set_token_id(id);
+    }
+    return event;
+  }
+  std::vector<v1::TokenLogprob> logprobs(int sample) const {
+    std::vector<v1::TokenLogprob> out;
+    for (const auto& event : events)
+      if (event.sample_index() == sample) out.insert(out.end(), event.logprobs().begin(), event.logprobs().end());
+    return out;
+  }
+};
+
+TEST_F(ScoredAnswerTest, ThePromptsTokensComeFirstForEachSampleAndTheFirstHasNoProbability) {
+  sampling.set_n(2);
+  std::string prompt(100, 'a');
+  prompt += "b";
+  auto a = answer();
+  a.echo(prompt);
+  a.echo_logprobs(testing::bytes_of(prompt), false);
+  ASSERT_TRUE(a.add(scores(prompt.substr(1, 40))).has_value());
+  RuntimeEvent last = scores(prompt.substr(41));
+  last.tokens = testing::bytes_of("x");
+  last.logprobs.add_entries()->set_token_id(last.tokens[0]);
+  last.finish = "length";
+  ASSERT_TRUE(a.add(last).has_value());
+  ASSERT_TRUE(a.add(said("y", "length", 1)).has_value());
+  EXPECT_TRUE(a.complete());
+  EXPECT_EQ(text(0), prompt + "x");
+  for (int sample : {0, 1}) {
+    auto got = logprobs(sample);
+    ASSERT_EQ(got.size(), prompt.size() + (sample == 0 ? 1 : 0));
+    EXPECT_TRUE(std::isnan(got[0].logprob()));
+    EXPECT_EQ(got[0].top_size(), 0);
+    for (size_t i = 0; i < prompt.size(); ++i) EXPECT_EQ(got[i].token_bytes(), prompt.substr(i, 1));
+    for (size_t i = 1; i < prompt.size(); ++i) EXPECT_EQ(got[i].logprob(), -static_cast<float>(got[i].token_id()));
+    EXPECT_EQ(got[100].top(0).token_bytes(), "b");
+  }
+  for (const auto& event : events) EXPECT_LE(event.logprobs_size(), 33);
+}
+
+TEST_F(ScoredAnswerTest, ATokenThatTheNodePutInFrontHasNoText) {
+  auto a = answer();
+  a.echo_logprobs(testing::bytes_of("\x01"
+                                    "a"),
+                  true);
+  ASSERT_TRUE(a.add(scores("a")).has_value());
+  EXPECT_EQ(logprobs(0).at(0).token_bytes(), "");
+  EXPECT_EQ(logprobs(0).at(1).token_bytes(), "a");
+}
+
+TEST_F(ScoredAnswerTest, ARuntimeThatScoresAnotherPromptOrNotAllOfItIsRefused) {
+  for (std::string_view wrong : {"x", "abc", "bcd"}) {
+    auto a = answer();
+    a.echo_logprobs(testing::bytes_of("abc"), false);
+    EXPECT_EQ(a.add(scores(wrong)).error().code, Code::kInternal) << wrong;
+  }
+  auto early = answer();
+  early.echo_logprobs(testing::bytes_of("abc"), false);
+  ASSERT_TRUE(early.add(scores("b")).has_value());
+  EXPECT_EQ(early.add(said("x")).error().code, Code::kInternal);
+  auto unasked = answer();
+  EXPECT_EQ(unasked.add(scores("a")).error().code, Code::kInternal);
 }
 
 TEST_F(AnswerTest, TheFirstEventNamesTheModelAndTheLastCarriesUsage) {

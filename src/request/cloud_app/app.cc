@@ -18,6 +18,7 @@ namespace tie::request::app {
 namespace {
 
 using End = v1::FromApp::EndOfResponse;
+constexpr std::string_view kPromptId = "prompt_id";  // what the runtime's words begin with when that is what it refuses
 // The store connection may come with Parameters.
 constexpr FrameLimits kHelperLimits{
     .max_frame_bytes = kMaxFrameBytes, .max_queued_bytes = kMaxQueuedBytes, .max_fds = 1};
@@ -159,7 +160,8 @@ Checked<void> App::run(v1::InferenceRequest& request) {
   Answer answer(*model, sampling, [this](const Bytes& padded) { send_event(padded); });
   if (constraint.calls != CallsWanted::kNone) answer.split_calls(request, constraint.calls);
   if (request.sampling().echo()) answer.echo(prompt.echo);
-  if (sampling.max_tokens() == 0) {
+  if (sampling.echo()) answer.echo_logprobs(prompt.ids, prompt.begins_added);
+  if (sampling.max_tokens() == 0 && !(sampling.echo() && prompt.ids.size() > 1)) {
     answer.finish_empty(static_cast<uint32_t>(prompt.ids.size()));
     return {};
   }
@@ -174,6 +176,7 @@ Checked<void> App::run(v1::InferenceRequest& request) {
                           .prompt = prompt.ids,
                           .sampling = &sampling,
                           .grammar = constraint.grammar,
+                          .prompt_id = system && is_beginning_of(*system, prompt.ids) ? system->id : std::string_view(),
                           .kv_import = handles.kv_import,
                           .kv_export = handles.kv_export,
                           .deadline_ms = deadline_ms});
@@ -186,6 +189,7 @@ Checked<void> App::run(v1::InferenceRequest& request) {
   auto done = generate(*runtime->second, answer, deadline_ms);
   if (!done && done.error().param.empty() && done.error().message.starts_with("grammar"))
     done.error().param = constraint.param;
+  if (!done && system && done.error().message.starts_with(kPromptId)) return std::unexpected(not_served(*system));
   return done;
 }
 

@@ -121,10 +121,20 @@ TEST_F(AppTest, ServesTheModelThatIsAskedFor) {
   EXPECT_EQ(text(), "right");
 }
 
-TEST_F(AppTest, ANamedPromptIsTheBeginningOfWhatTheRuntimeGets) {
-  std::filesystem::create_directories(assets.root + "/prompts");
-  std::ofstream(assets.root + "/prompts/p.json")
-      << R"({"id": "p", "model": "tiny", "text": "S", "token_ids": [257, 115, 121, 115, 116, 101, 109, 58, 83, 256]})";
+struct NamedPromptAppTest : AppTest {
+  NamedPromptAppTest() {
+    std::filesystem::create_directories(assets.root + "/prompts");
+    std::ofstream(assets.root + "/prompts/p.json")
+        << R"({"id": "p", "model": "tiny", "text": "S", "token_ids": [257, 115, 121, 115, 116, 101, 109, 58, 83, 256]})";
+  }
+  static std::string prompt_id_of(const inference::ModelInferRequest& request) {
+    for (int i = 0; i < request.inputs_size(); ++i)
+      if (request.inputs(i).name() == "prompt_id") return request.raw_input_contents(i).substr(4);
+    return {};
+  }
+};
+
+TEST_F(NamedPromptAppTest, ItIsTheBeginningOfWhatTheRuntimeGetsAndIsNamed) {
   FakeRuntime runtime(assets.socket(), saying("x"));
   start();
   auto request = chat("hi");
@@ -138,6 +148,39 @@ TEST_F(AppTest, ANamedPromptIsTheBeginningOfWhatTheRuntimeGets) {
   std::vector<int32_t> system = {kStart, 's', 'y', 's', 't', 'e', 'm', ':', 'S', kEnd};
   ASSERT_GT(ids.size(), system.size());
   EXPECT_TRUE(std::equal(system.begin(), system.end(), ids.begin()));
+  EXPECT_EQ(prompt_id_of(runtime.seen[0]), "p");
+}
+
+TEST_F(NamedPromptAppTest, WithToolsTheRuntimeIsNotToldOfAPromptThatEndsOtherwise) {
+  FakeRuntime runtime(assets.socket(), saying("x"));
+  start();
+  auto request = chat("hi");
+  request.set_prompt_id("p");
+  request.add_tools()->set_name("f");
+  ask(request);
+  EXPECT_EQ(answer(), End::OK);
+  ASSERT_EQ(runtime.seen.size(), 1u);
+  EXPECT_EQ(prompt_id_of(runtime.seen[0]), "");
+}
+
+TEST_F(NamedPromptAppTest, ARuntimeThatKnowsOtherTokensOrNoneIsToldToTheUserAsAPromptThatIsNotServed) {
+  for (const char* words : {"NOT_FOUND: prompt_id names no registered system prompt of this model",
+                            "BAD_REQUEST: prompt_id names a system prompt of other tokens"}) {
+    FakeRuntime runtime(assets.socket(), [words](auto&, FakeRuntime::Stream& stream, auto&) {
+      inference::ModelStreamInferResponse refusal;
+      refusal.set_error_message(words);
+      stream.Write(refusal);
+    });
+    start();
+    auto request = chat("hi");
+    request.set_prompt_id("p");
+    ask(request);
+    EXPECT_EQ(answer(), End::INVALID_REQUEST);
+    EXPECT_EQ(events.back().error().code(), v1::NOT_FOUND) << words;
+    EXPECT_EQ(events.back().error().param(), "prompt_id");
+    EXPECT_NE(events.back().error().message().find("tie node reload"), std::string::npos);
+    TearDown();
+  }
 }
 
 TEST_F(AppTest, AnUnknownPromptIdIsAClearError) {

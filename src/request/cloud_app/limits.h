@@ -10,6 +10,7 @@ constexpr size_t kMaxFrameBytes = (1 << 20) + (64 << 10);
 constexpr size_t kMaxQueuedBytes = 4 << 20;         // towards the helper
 constexpr size_t kPauseQueuedBytes = 256 << 10;     // beyond it the runtime is not read
 constexpr size_t kMaxTextPerEventBytes = 64 << 10;  // longer text (an echo) goes out in several events
+constexpr int kMaxPromptLogprobsPerEvent = 32;      // with all their alternatives' bytes far below a chunk
 constexpr int kMaxRuntimeMessageBytes = 16 << 20;
 constexpr uint32_t kMaxReplyHeaderBytes = 16 << 10;
 constexpr int kStreamWindowBytes = 1 << 20;  // of the runtime's answer, under way and not yet read

@@ -1,5 +1,7 @@
 #include "request/cloud_app/named_prompt.h"
 
+#include <algorithm>
+
 #include "os/fd.h"
 
 namespace tie::request::app {
@@ -55,6 +57,14 @@ void begin_with(const prefix::SystemPrompt& prompt, const ServedModel& model, st
       model.vocab->bos() && !ids.empty() && ids.front() == *model.vocab->bos() && prompt.tokens.front() == ids.front();
   if (twice) ids.erase(ids.begin());
   ids.insert(ids.begin(), prompt.tokens.begin(), prompt.tokens.end());
+}
+
+bool is_beginning_of(const prefix::SystemPrompt& prompt, std::span<const text::TokenId> ids) {
+  return ids.size() >= prompt.tokens.size() && std::ranges::equal(prompt.tokens, ids.first(prompt.tokens.size()));
+}
+
+Refusal not_served(const prefix::SystemPrompt& prompt) {
+  return unknown(prompt.model).error();
 }
 
 }  // namespace tie::request::app

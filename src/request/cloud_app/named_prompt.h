@@ -2,6 +2,7 @@
 // is named, and put where the model reads it. Its token ids are those that the node's prefix cache was warmed with, so
 // the runtime computes only what follows. A user's tokens come after them and never change them. One thread.
 #pragma once
+#include <span>
 #include <string>
 
 #include "cache/prefix/system_prompts.h"
@@ -22,5 +23,11 @@ Checked<void> add_system_message(const prefix::SystemPrompt& prompt, v1::Inferen
 
 // For a text or token ids: the prompt's tokens in front, with one beginning-of-sequence token in all.
 void begin_with(const prefix::SystemPrompt& prompt, const ServedModel& model, std::vector<text::TokenId>& ids);
+
+// Whether the runtime may be told that `ids` begin with the prompt, which it then checks against what its cache was
+// warmed with. Words about tools move the end of the system message, so a conversation with tools may begin otherwise.
+bool is_beginning_of(const prefix::SystemPrompt& prompt, std::span<const text::TokenId> ids);
+// What to say when the runtime knows the id not, or with other tokens: the node is between two versions of its prompts.
+Refusal not_served(const prefix::SystemPrompt& prompt);
 
 }  // namespace tie::request::app

@@ -107,7 +107,8 @@ Checked<PromptTokens> from_conversation(const v1::InferenceRequest& request, con
 Checked<PromptTokens> from_text(const v1::InferenceRequest& request, const ServedModel& model) {
   auto ids = text::tokenize_plain(*model.tokenizer, request.raw_text());
   if (!ids) return refuse(std::move(ids.error()), "prompt");
-  return PromptTokens{std::move(*ids), request.sampling().echo() ? request.raw_text() : std::string()};
+  bool begins_added = !ids->empty() && model.vocab->bos() && ids->front() == *model.vocab->bos();
+  return PromptTokens{std::move(*ids), request.sampling().echo() ? request.raw_text() : std::string(), begins_added};
 }
 
 PromptTokens from_ids(const v1::InferenceRequest& request, const ServedModel& model) {
@@ -142,6 +143,7 @@ Checked<PromptTokens> prompt_tokens(const v1::InferenceRequest& request, const S
     auto first = model.vocab->bos() ? model.vocab->bos() : model.vocab->eos();
     if (!first) return refuse(Code::kBadRequest, "The prompt has no tokens.", prompt_param(request));
     out.ids.push_back(*first);
+    out.begins_added = true;
   }
   return out;
 }

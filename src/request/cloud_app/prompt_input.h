@@ -10,7 +10,8 @@ namespace tie::request::app {
 
 struct PromptTokens {
   std::vector<text::TokenId> ids;
-  std::string echo;  // the prompt as text, when the request wants it back
+  std::string echo;           // the prompt as text, when the request wants it back
+  bool begins_added = false;  // the first id is none of the text's: the model's beginning of every text
 };
 
 // The request has passed check_request. `system`: the registered prompt that it names and that add_system_message() has

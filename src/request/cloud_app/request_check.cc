@@ -117,8 +117,11 @@ Checked<void> check_tools(const v1::InferenceRequest& request) {
 // unnoticed.
 Checked<void> check_features(const v1::InferenceRequest& request) {
   TIE_CHECK_OK(check_tools(request));
-  if (request.sampling().echo() && (request.sampling().logprobs() || request.sampling().top_logprobs() > 0))
-    return refuse(Code::kUnsupportedFeature, "logprobs of the prompt (echo with logprobs) are not available.", "echo");
+  // They would list the operator's tokens.
+  if (request.sampling().echo() && request.sampling().logprobs() && !request.prompt_id().empty())
+    return refuse(Code::kUnsupportedFeature,
+                  "logprobs of the prompt (echo with logprobs) are not available together with a registered prompt.",
+                  "echo");
   for (const std::string* key : {&request.turn_key_read(), &request.turn_key_write()})
     if (!key->empty() && key->size() != 32) return refuse(Code::kBadRequest, "A turn key is 32 bytes.");
   if (request.template_kwargs_size() > kMaxTemplateVariables)
@@ -165,7 +168,7 @@ Checked<v1::SamplingParams> settle_sampling(const v1::SamplingParams& asked, con
                   prompt_param);
   v1::SamplingParams out = model.defaults;
   out.MergeFrom(asked);
-  out.set_echo(false);
+  out.set_echo(out.echo() && out.logprobs());  // for the runtime it means: log-probabilities of the prompt as well
   auto room = static_cast<int32_t>(model.context_tokens - prompt_tokens);
   out.set_max_tokens(out.has_max_tokens() ? std::min(out.max_tokens(), room) : room);
   out.set_min_tokens(std::min(out.min_tokens(), out.max_tokens()));

@@ -104,6 +104,21 @@ TEST_F(RequestCheckTest, PromptsThatMakeNoSense) {
   EXPECT_EQ(check([](Request& r) { r.mutable_sampling()->set_echo(true); }).param, "echo");
 }
 
+TEST_F(RequestCheckTest, ThePromptMayBeScoredButNotARegisteredOne) {
+  auto scored = [](Request& r) {
+    r.set_raw_text("a");
+    r.mutable_sampling()->set_echo(true);
+    r.mutable_sampling()->set_logprobs(true);
+  };
+  EXPECT_EQ(check(scored).code, Code::kOk);
+  auto refusal = check([&](Request& r) {
+    scored(r);
+    r.set_prompt_id("support");
+  });
+  EXPECT_EQ(refusal.code, Code::kUnsupportedFeature) << "it would list the operator's tokens";
+  EXPECT_EQ(refusal.param, "echo");
+}
+
 TEST_F(RequestCheckTest, AnImageIsAClearRefusal) {
   Refusal refusal =
       check([](Request& r) { r.mutable_conversation()->mutable_messages(0)->add_parts()->set_image("png"); });

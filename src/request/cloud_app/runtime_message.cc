@@ -62,6 +62,7 @@ bool read_tensor(const std::string& name, const std::string& raw, RuntimeEvent& 
     return true;
   }
   if (name == "logprobs") return read_message(raw, out.logprobs);
+  if (name == "prompt_logprobs") return read_message(raw, out.prompt_logprobs);
   if (name == "finish") {
     std::string_view word;
     if (!read_bytes(raw, word)) return false;
@@ -95,6 +96,7 @@ void build_request(const RuntimeCall& call, inference::ModelInferRequest& out) {
             std::string(reinterpret_cast<const char*>(call.prompt.data()), call.prompt.size_bytes()));
   add_bytes(out, "sampling", call.sampling->SerializeAsString());
   if (!call.grammar.empty()) add_bytes(out, "grammar", call.grammar);
+  if (!call.prompt_id.empty()) add_bytes(out, "prompt_id", call.prompt_id);
   if (!call.kv_import.empty()) add_bytes(out, "kv_import", call.kv_import);
   if (!call.kv_export.empty()) add_bytes(out, "kv_export", call.kv_export);
   (*out.mutable_parameters())["deadline_ms"].set_int64_param(call.deadline_ms);

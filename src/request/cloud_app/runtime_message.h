@@ -17,6 +17,7 @@ struct RuntimeCall {
   std::span<const int32_t> prompt;
   const v1::SamplingParams* sampling = nullptr;
   std::string_view grammar;               // empty: unconstrained
+  std::string_view prompt_id;             // a registered system prompt that the prompt begins with, or empty
   std::string_view kv_import, kv_export;  // kvxfer handles, or empty
   int64_t deadline_ms = 0;
 };
@@ -26,6 +27,7 @@ struct RuntimeEvent {
   int32_t sample = 0;
   std::vector<int32_t> tokens;
   v1::RuntimeLogprobs logprobs;
+  v1::RuntimeLogprobs prompt_logprobs;  // of the prompt's next tokens, its second one first
   uint32_t stop_trim_bytes = 0;
   std::string finish;  // "", stop, length, grammar_end, cancelled, error
   v1::RuntimeUsage usage;

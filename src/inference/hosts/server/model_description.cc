@@ -22,7 +22,8 @@ constexpr std::array kInputRows = {
 constexpr std::array kOutputRows = {
     TensorRow{"sample_index", "INT32", kInt32, 1, false},    TensorRow{"token_ids", "INT32", kInt32, -1, false},
     TensorRow{"stop_trim_bytes", "INT32", kInt32, 1, false}, TensorRow{"logprobs", "BYTES", kBytes, 1, false},
-    TensorRow{"finish", "BYTES", kBytes, 1, false},          TensorRow{"usage", "BYTES", kBytes, 1, false}};
+    TensorRow{"finish", "BYTES", kBytes, 1, false},          TensorRow{"usage", "BYTES", kBytes, 1, false},
+    TensorRow{"prompt_logprobs", "BYTES", kBytes, 1, false}};
 
 template <typename Add>
 void describe(const auto& rows, Add add) {

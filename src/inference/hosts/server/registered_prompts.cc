@@ -11,7 +11,7 @@ Result<void> RegisteredPrompts::check(const std::string& id, std::span<const int
     return fail(Code::kNotFound, "prompt_id names no registered system prompt of this model");
   if (tokens.size() < found->tokens.size() || !std::ranges::equal(found->tokens, tokens.first(found->tokens.size())))
     return fail(Code::kBadRequest,
-                "the prompt does not begin with the tokens of the system prompt that prompt_id names");
+                "prompt_id names a system prompt of other tokens than those that the prompt begins with");
   return {};
 }
 

@@ -22,7 +22,10 @@ RequestOutput::RequestOutput(std::string request_id, uint32_t output_bits, bool 
       announce_(std::move(announce)) {}
 
 RequestOutput::~RequestOutput() {
-  for (auto& p : parts_) secure_zero(p.tokens.data(), p.tokens.size() * sizeof(int32_t));
+  for (auto& p : parts_) {
+    secure_zero(p.tokens.data(), p.tokens.size() * sizeof(int32_t));
+    secure_zero(p.prompt_logprobs.data(), p.prompt_logprobs.size() * sizeof(engine::TokenLogprobs));
+  }
 }
 
 void RequestOutput::announce() {
@@ -44,10 +47,12 @@ void RequestOutput::on_output(const engine::Output& output) {
     }
     at->tokens.insert(at->tokens.end(), output.tokens.begin(), output.tokens.end());
     at->logprobs.insert(at->logprobs.end(), output.logprobs.begin(), output.logprobs.end());
+    at->prompt_logprobs.insert(at->prompt_logprobs.end(), output.prompt_logprobs.begin(), output.prompt_logprobs.end());
     at->stop_trim_bytes = output.stop_trim_bytes;
     at->finish = output.finish;
     if (output.finish != engine::Finish::kNone) ++samples_finished_;
-    size_t unsent = unsent_tokens_.fetch_add(output.tokens.size(), std::memory_order_relaxed) + output.tokens.size();
+    const size_t more = output.tokens.size() + output.prompt_logprobs.size();
+    size_t unsent = unsent_tokens_.fetch_add(more, std::memory_order_relaxed) + more;
     if (output.finish != engine::Finish::kNone || unsent >= kMostGatheredTokens) urgent_ = true;
   }
   announce();
@@ -74,7 +79,7 @@ std::optional<RequestOutput::Next> RequestOutput::take(int64_t interval_us) {
   if (!parts_.empty()) {
     next.parts = std::move(parts_.front());
     parts_.erase(parts_.begin());
-    unsent_tokens_.fetch_sub(next.parts.tokens.size(), std::memory_order_relaxed);
+    unsent_tokens_.fetch_sub(next.parts.tokens.size() + next.parts.prompt_logprobs.size(), std::memory_order_relaxed);
   } else if (!ended_) {
     return std::nullopt;
   }

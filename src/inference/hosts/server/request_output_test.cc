@@ -34,6 +34,19 @@ TEST(RequestOutput, TokensGatherUntilTheyAreTaken) {
   EXPECT_EQ(b.announced, 2);
 }
 
+TEST(RequestOutput, ScoresOfThePromptGatherAndPauseTheRequestLikeTokens) {
+  Bench b;
+  std::vector<engine::TokenLogprobs> scores(kMaxUnsentTokens / 2);
+  b.output->on_output({.prompt_logprobs = scores});
+  EXPECT_TRUE(b.output->has_room());
+  b.output->on_output({.prompt_logprobs = scores});
+  EXPECT_FALSE(b.output->has_room());
+  auto next = b.output->take();
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->parts.prompt_logprobs.size(), kMaxUnsentTokens);
+  EXPECT_TRUE(b.output->has_room());
+}
+
 TEST(RequestOutput, TheFirstTokenIsDueAtOnceTheNextAfterAnInterval) {
   Bench b;
   b.token(1);

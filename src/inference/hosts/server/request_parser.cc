@@ -37,12 +37,13 @@ constexpr std::array kInputs = {
     InputRule{"kv_import", "BYTES", 1},
     InputRule{"kv_export", "BYTES", 1},
 };
-constexpr std::array<std::pair<const char*, uint32_t>, 6> kOutputs = {{{"sample_index", kSampleIndex},
+constexpr std::array<std::pair<const char*, uint32_t>, 7> kOutputs = {{{"sample_index", kSampleIndex},
                                                                        {"token_ids", kTokenIds},
                                                                        {"stop_trim_bytes", kStopTrimBytes},
                                                                        {"logprobs", kLogprobs},
                                                                        {"finish", kFinish},
-                                                                       {"usage", kUsage}}};
+                                                                       {"usage", kUsage},
+                                                                       {"prompt_logprobs", kPromptLogprobs}}};
 
 // Names come from outside: only short, plain ones are repeated in a message.
 std::string shown(std::string_view name) {
@@ -248,6 +249,7 @@ Result<engine::SamplingOptions> parse_sampling(const v1::SamplingParams& p) {
   o.ignore_eos = p.ignore_eos();
   o.logprobs = p.logprobs() || p.top_logprobs() > 0;
   o.include_stop_in_output = p.include_stop_in_output();
+  o.prompt_logprobs = p.echo() && o.logprobs;
   return o;
 }
 

@@ -20,7 +20,8 @@ enum OutputBit : uint32_t {
   kLogprobs = 8,
   kFinish = 16,
   kUsage = 32,
-  kAllOutputs = 63
+  kPromptLogprobs = 64,
+  kAllOutputs = 127
 };
 
 struct ParsedRequest {

@@ -103,7 +103,16 @@ TEST(RequestParser, SamplingTravelsWhole) {
   EXPECT_EQ(o.stop, std::vector<std::string>{"x"});
   EXPECT_EQ(o.logit_bias.size(), 1u);
   EXPECT_TRUE(o.logprobs);
+  EXPECT_FALSE(o.prompt_logprobs);
   EXPECT_EQ(o.top_p, 1.0f);
+}
+
+TEST(RequestParser, EchoAndLogprobsTogetherAskForThoseOfThePrompt) {
+  v1::SamplingParams s;
+  s.set_echo(true);
+  EXPECT_FALSE(parse_sampling(s)->prompt_logprobs);
+  s.set_logprobs(true);
+  EXPECT_TRUE(parse_sampling(s)->prompt_logprobs);
 }
 
 TEST(RequestParser, ParametersCarryDeadlineAndPriority) {

@@ -79,6 +79,8 @@ void ResponseWriter::fill(const std::string& request_id, const ResponseParts& pa
   if (outputs & kTokenIds) add_int32(r, "token_ids", parts.tokens.data(), parts.tokens.size());
   if (outputs & kStopTrimBytes) add_int32(r, "stop_trim_bytes", &trim, 1);
   if ((outputs & kLogprobs) && with_logprobs) add_bytes(r, "logprobs", logprobs_text(parts.logprobs));
+  if ((outputs & kPromptLogprobs) && !parts.prompt_logprobs.empty())
+    add_bytes(r, "prompt_logprobs", logprobs_text(parts.prompt_logprobs));
   if (outputs & kFinish) add_bytes(r, "finish", engine::finish_name(parts.finish));
   if (!parts.final) return;
   if (outputs & kUsage) add_bytes(r, "usage", usage_text(parts.usage));

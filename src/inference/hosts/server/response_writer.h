@@ -18,6 +18,7 @@ struct ResponseParts {
   uint32_t sample = 0;
   std::vector<int32_t> tokens;
   std::vector<engine::TokenLogprobs> logprobs;
+  std::vector<engine::TokenLogprobs> prompt_logprobs;
   uint32_t stop_trim_bytes = 0;
   engine::Finish finish = engine::Finish::kNone;
   bool final = false;  // the request's last response: carries usage

@@ -44,6 +44,22 @@ TEST(ResponseWriter, WritesTheTensorsOfTheReadme) {
   EXPECT_EQ(r.infer_response().outputs(1).shape(0), 2);
 }
 
+TEST(ResponseWriter, ScoresOfThePromptAreThereWhenThereAreAny) {
+  ResponseWriter writer("m");
+  ResponseParts parts;
+  EXPECT_FALSE(tensors(parse(writer.write("id", parts, kAllOutputs, true))).contains("prompt_logprobs"));
+  parts.prompt_logprobs = {{.token = 7, .logprob = -0.5f, .n_top = 1}, {.token = 8, .logprob = -1.5f}};
+  parts.prompt_logprobs[0].top[0] = {9, -0.25f};
+  EXPECT_FALSE(tensors(parse(writer.write("id", parts, kTokenIds, true))).contains("prompt_logprobs"));
+  v1::RuntimeLogprobs scores;
+  ASSERT_TRUE(scores.ParseFromString(
+      tensors(parse(writer.write("id", parts, kAllOutputs, true))).at("prompt_logprobs").substr(4)));
+  ASSERT_EQ(scores.entries_size(), 2);
+  EXPECT_EQ(scores.entries(0).token_id(), 7);
+  EXPECT_EQ(scores.entries(0).top(0).logprob(), -0.25f);
+  EXPECT_EQ(scores.entries(1).logprob(), -1.5f);
+}
+
 TEST(ResponseWriter, TheLastCarriesUsageAndTheMark) {
   ResponseWriter writer("m");
   ResponseParts parts{
