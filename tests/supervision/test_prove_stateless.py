@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 
+import httpx
 import pytest
 
 import support
@@ -38,6 +39,15 @@ def test_nothing_of_a_canary_is_left(place):
     for form in FORMS:
         assert lines_of(done.stdout, form)[-1].endswith("not found"), done.stdout
     assert "NOT SEARCHED" not in done.stdout
+
+
+@as_root
+def test_right_after_its_key_was_destroyed_it_waits_for_the_next(place):
+    with httpx.Client(transport=httpx.HTTPTransport(uds=str(place.run_dir / "wsd-operator/wsd-operator.sock")), base_url="http://wsd", timeout=30) as face:
+        for key in face.get("/keys").json()["keys"]:
+            assert face.post("/destroy", json={"key_id": key["key_id"]}).status_code == 200
+    done = prove(place)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @as_root

@@ -16,6 +16,8 @@
 namespace tie::cli {
 namespace {
 
+constexpr int64_t kNextKeyMs = 10'000;
+
 struct AskOptions {
   NodeFlags node;
   std::string prompt, model, system, prompt_id;
@@ -100,6 +102,22 @@ void print_json(const TerminalAnswer& answer, const std::string& model, const cl
   fmt::print("{}\n", out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+struct Asked {
+  std::shared_ptr<client::Session> session;
+  std::shared_ptr<const client::VerifiedNode> node;
+  std::string model;
+};
+
+Result<Asked> open_model(const AskOptions& o) {
+  Asked out;
+  TIE_TRY(out.session, open_session(o.node));
+  TIE_TRY(out.node, out.session->node_with_key(kNextKeyMs, [] {
+    fmt::print(stderr, "tie: a key of the node has just died; waiting for the next\n");
+  }));
+  TIE_TRY(out.model, choose_model(*out.node, o.model));
+  return out;
+}
+
 int ask(const AskOptions& o) {
   bool nobody_types = !o.prompt.empty() || !::isatty(STDIN_FILENO);
   Interrupts& interrupts = Interrupts::start();
@@ -109,22 +127,18 @@ int ask(const AskOptions& o) {
     return kExitUsage;
   }
   if (!are_texts(o) || !is_text("the question", prompt)) return kExitUsage;
-  auto session = open_session(o.node);
-  if (!session) return report(session.error());
-  auto node = (*session)->node();
-  if (!node) return report(node.error());
-  auto model = choose_model(**node, o.model);
-  if (!model) return report(model.error());
-  auto request = new_request(o, *model);
+  auto asked = open_model(o);
+  if (!asked) return report(asked.error());
+  auto request = new_request(o, asked->model);
   *request.mutable_conversation()->add_messages() = message_of("user", prompt);
-  TerminalAnswer answer = answer_in_terminal(**session, request, interrupts, !o.json);
+  TerminalAnswer answer = answer_in_terminal(*asked->session, request, interrupts, !o.json);
   if (o.json) {
-    print_json(answer, *model, **node);
+    print_json(answer, asked->model, *asked->node);
   } else {
     if (!answer.text.ends_with('\n')) fmt::print("\n");
     std::fflush(stdout);
     if (o.stats && answer.error.code == Code::kOk) print_stats(answer);
-    if (::isatty(STDERR_FILENO) || o.stats) fmt::print(stderr, "[{}]\n", (*node)->summary());
+    if (::isatty(STDERR_FILENO) || o.stats) fmt::print(stderr, "[{}]\n", asked->node->summary());
   }
   return finish(answer);
 }
@@ -238,17 +252,13 @@ class Chat {
 int chat(const AskOptions& o) {
   if (!are_texts(o)) return kExitUsage;
   Interrupts& interrupts = Interrupts::start();  // before gRPC starts its threads
-  auto session = open_session(o.node);
-  if (!session) return report(session.error());
-  auto node = (*session)->node();
-  if (!node) return report(node.error());
-  auto model = choose_model(**node, o.model);
-  if (!model) return report(model.error());
-  fmt::print("{} · {} · /help for commands\n", *model, (*node)->summary());
-  if ((*node)->assurance == "unattested")
+  auto asked = open_model(o);
+  if (!asked) return report(asked.error());
+  fmt::print("{} · {} · /help for commands\n", asked->model, asked->node->summary());
+  if (asked->node->assurance == "unattested")
     fmt::print(
         "UNATTESTED: the software matches your policy, but no hardware vouches for it (`tie doctor` explains).\n");
-  return Chat(o, interrupts, **session, *model).run();
+  return Chat(o, interrupts, *asked->session, asked->model).run();
 }
 
 }  // namespace

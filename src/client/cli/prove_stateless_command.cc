@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kFound = 1, kNothingProved = 3;
 constexpr int kShortAnswerTokens = 8;
-constexpr int64_t kIdleMs = 30'000, kRecycleMs = 20 * 60'000, kSettleMs = 500;
+constexpr int64_t kNextKeyMs = 30'000, kIdleMs = 30'000, kRecycleMs = 20 * 60'000, kSettleMs = 500;
 // What a search of a running request has to see, or it looks at the wrong places.
 constexpr const char* kMustBeSeenInFlight[] = {"text (UTF-8)", "token ids (int32)", "K rows", "V rows"};
 // Outside of its KV blocks, which are zeroed, a runtime may keep these until its recycle.
@@ -86,7 +86,10 @@ class Proof {
     session.policy_path = options_.node.policy;
     session.dek_witness = [this](ByteView dek) { deks_.emplace_back(dek.begin(), dek.end()); };
     TIE_TRY(session_, client::Session::open(std::move(session)));
-    TIE_TRY(auto node, session_->node());
+    TIE_TRY(auto node, session_->node_with_key(kNextKeyMs, [] {
+      fmt::print("waiting      a key of the node has just died; it is making another\n");
+      std::fflush(stdout);
+    }));
     TIE_TRY(model_, choose_model(*node, options_.model));
     TIE_TRY(canary_,
             make_canary(options_.assets.empty() ? launcher::default_assets_folder() : options_.assets, model_));

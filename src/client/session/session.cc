@@ -1,6 +1,8 @@
 #include "client/session/session.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -65,6 +67,17 @@ Result<std::shared_ptr<const VerifiedNode>> Session::fetch() {
   node_ = node;
   fetched_at_ms_ = monotonic_ms();
   return node;
+}
+
+Result<std::shared_ptr<const VerifiedNode>> Session::node_with_key(int64_t limit_ms,
+                                                                   const std::function<void()>& waiting) {
+  bool told = false;
+  for (Deadline limit = Deadline::in_ms(limit_ms);;) {
+    auto found = node();
+    if (found || found.error().code != Code::kKeyUnknownOrExpired || limit.passed()) return found;
+    if (!std::exchange(told, true)) waiting();
+    std::this_thread::sleep_for(std::chrono::milliseconds(kRekeyPollMs));
+  }
 }
 
 Result<Inspection> Session::inspect() {

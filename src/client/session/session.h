@@ -2,8 +2,8 @@
 // open answers. Used by the terminal commands and the local proxy. Threads: Session is shared by all; an Answer belongs
 // to one thread (cancel it through its Cancellation). Secrets: each attempt draws its own key, which dies with the
 // attempt. Nothing is written to disk. Retries follow one rule: unknown or expired key: fetch the bundle again, once;
-// not authenticated: once, when the node publishes another key within moments; a
-// refused one-time token: likewise, with another token;
+// not authenticated: once, after a wait for the other key that a node whose keys died publishes within moments; a
+// refused one-time token: once, with another token;
 // overload or not ready: back off; always a fresh key, never after the first event; gRPC's own retries are off. Source:
 // ARCHITECTURE.md, "Request encryption".
 #pragma once
@@ -62,6 +62,9 @@ class Session : public std::enable_shared_from_this<Session> {
   // cannot be reached, kPermissionDenied when the policy refuses it.
   Result<std::shared_ptr<const VerifiedNode>> node(int64_t max_age_ms);
   Result<std::shared_ptr<const VerifiedNode>> node() { return node(options_.bundle_max_age_ms); }
+  // As node(); but while the node is between two keys (one was destroyed, the next is being made) it is waited for, up
+  // to limit_ms. `waiting` is called once then. kKeyUnknownOrExpired: none came.
+  Result<std::shared_ptr<const VerifiedNode>> node_with_key(int64_t limit_ms, const std::function<void()>& waiting);
   // What was last verified, without talking to anyone; null before the first success.
   std::shared_ptr<const VerifiedNode> last_node() const;
   // What the node says of itself and how the policy judges it, line by line: fetches now.

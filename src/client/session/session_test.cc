@@ -102,6 +102,26 @@ TEST(Session, RefetchesTheBundleOnceWhenTheKeyIsGone) {
   EXPECT_EQ(node.bundles(), 2);
 }
 
+TEST(Session, ANodeBetweenTwoKeysIsWaitedForWithAWord) {
+  FakeNode node(testing::echo_script);
+  auto session = session_to(node);
+  node.withhold_bundles(3, Code::kKeyUnknownOrExpired);
+  int told = 0;
+  auto found = session->node_with_key(30'000, [&] { ++told; });
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ(told, 1);
+  EXPECT_EQ(node.bundles(), 4);
+}
+
+TEST(Session, ANodeThatMakesNoOtherKeyIsGivenUpAndNoOtherErrorIsWaitedOut) {
+  FakeNode node(testing::echo_script);
+  auto session = session_to(node);
+  node.withhold_bundles(1'000, Code::kKeyUnknownOrExpired);
+  EXPECT_EQ(session->node_with_key(0, [] {}).error().code, Code::kKeyUnknownOrExpired);
+  node.withhold_bundles(1, Code::kNotReady);
+  EXPECT_EQ(session->node_with_key(30'000, [] { ADD_FAILURE() << "it does not wait"; }).error().code, Code::kNotReady);
+}
+
 TEST(Session, ANodeThatRestartedWithAnotherKeyIsFoundAgain) {
   auto node = std::make_unique<FakeNode>(testing::echo_script);
   int port = std::atoi(node->address().substr(node->address().rfind(':') + 1).c_str());

@@ -137,7 +137,7 @@ struct FakeNode::Impl final : v1::CloudBoard::Service {
     note_credential(*context);
     if (withheld > 0) {
       --withheld;
-      return status_of(*context, Code::kNotReady, "no bundle yet");
+      return status_of(*context, withheld_as, "no bundle yet");
     }
     fill_bundle(key, models, as_bytes(request->challenge()), *bundle);
     return grpc::Status::OK;
@@ -227,6 +227,7 @@ struct FakeNode::Impl final : v1::CloudBoard::Service {
   Key key = new_key(models);
   int requests = 0, bundles = 0, cancelled = 0, refusals = 0;
   int withheld = 0;
+  Code withheld_as = Code::kNotReady;
   Code refusal = Code::kOverloaded;
   std::vector<std::string> enc_seen, credentials;
   std::vector<size_t> sizes;
@@ -267,9 +268,10 @@ void FakeNode::refuse_next(int count, Code code) {
   impl_->refusals = count;
   impl_->refusal = code;
 }
-void FakeNode::withhold_bundles(int count) {
+void FakeNode::withhold_bundles(int count, Code code) {
   std::lock_guard lock(impl_->mutex);
   impl_->withheld = count;
+  impl_->withheld_as = code;
 }
 int FakeNode::requests() const {
   std::lock_guard lock(impl_->mutex);

@@ -45,8 +45,9 @@ class FakeNode {
   void set_models(std::vector<std::string> names);
   // The next `count` requests are refused with `code` before anything is opened.
   void refuse_next(int count, Code code);
-  // The next `count` fetches of the bundle are refused, as by a node that has just started.
-  void withhold_bundles(int count);
+  // The next `count` fetches of the bundle are refused: kNotReady as by a node that has just started,
+  // kKeyUnknownOrExpired as by one whose only key was destroyed.
+  void withhold_bundles(int count, Code code = Code::kNotReady);
 
   int requests() const;   // streams seen
   int bundles() const;    // attestations fetched
