@@ -9,10 +9,8 @@
 namespace tie::tokens {
 
 constexpr uint16_t kTokenType = 2;
-constexpr size_t kNonceBytes = 32;
 constexpr size_t kTokenInputBytes = 2 + 3 * 32;                   // type, nonce, challenge digest, key id
 constexpr size_t kTokenBytes = kTokenInputBytes + kModulusBytes;  // 354
-constexpr size_t kTokenRequestBytes = 2 + 1 + kModulusBytes;      // 259
 constexpr size_t kTokenResponseBytes = kModulusBytes;
 constexpr size_t kContextBytes = 32;
 constexpr size_t kMaxNameBytes = 255;  // of an issuer; of origin info

@@ -17,7 +17,6 @@ class BindingKey {
  public:
   static Result<std::shared_ptr<const BindingKey>> generate();
   const Bytes& public_key() const { return public_key_; }
-  bool in_hidden_memory() const { return expanded_.hidden(); }
   // The shared secret of `enc` under the request key `key_uuid`. kCorrupt when the answer is for another key or another
   // enc.
   Result<SecretBytes> open(crypto::KemId request_kem, std::string_view key_uuid, ByteView enc,
