@@ -1,7 +1,9 @@
 """The proxy's HTTP face: rebinding, origins, keys, hostile bodies. Against the pretended node: nothing here needs a model."""
 import json
 import pathlib
+import resource
 import socket
+import subprocess
 
 import httpx
 import pytest
@@ -121,6 +123,25 @@ def test_hostile_http_harms_nobody(fake, data):
         assert b"connection: close" in head.lower()
         openai_schemas.check("ErrorResponse", json.loads(body))
     assert httpx.get(fake.url + "/healthz").status_code == 200
+
+
+def with_open_files(hard):
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def test_a_small_limit_of_descriptors_is_no_hang(fake):
+    """Idle connections take no more of a proxy's descriptors than leaves room to serve; with too few it says so and does not start."""
+    port = support.free_port()
+    command = [support.tie_program(), "proxy", "--listen", f"127.0.0.1:{port}", "--node", fake.node, "--policy", fake.policy]
+    with support.running(command, port, preexec_fn=with_open_files(128)):
+        held = [socket.create_connection(("127.0.0.1", port), 5) for _ in range(200)]
+        try:
+            assert httpx.get(f"http://127.0.0.1:{port}/healthz", timeout=15).status_code == 200
+        finally:
+            for s in held:
+                s.close()
+    few = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=30, preexec_fn=with_open_files(64))
+    assert few.returncode == 1 and "needs 128 open files" in few.stderr and "may have 64" in few.stderr, few.stderr
 
 
 def test_idle_connections_give_way_to_requests(fake):

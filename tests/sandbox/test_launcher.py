@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -286,6 +287,13 @@ def test_without_user_namespaces_up_refuses_and_says_how(make_node):
     if "max_user_namespaces" in done.stderr:
         pytest.skip("cannot lower the limit here")
     assert done.returncode == 1 and "insecure-no-sandbox" in done.stderr, done.stderr
+
+
+def test_too_few_descriptors_are_named_with_both_numbers(make_node):
+    node = make_node(start=False)
+    limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    done = subprocess.run([f"{node.prefix}/bin/tie", "up", "--detach", *node.up_arguments()], capture_output=True, text=True, timeout=60, preexec_fn=limit)
+    assert done.returncode == 1 and "the node needs 256 open files" in done.stderr and "may have 64" in done.stderr, done.stderr
 
 
 def test_insecure_no_sandbox_is_shown_everywhere(make_node):

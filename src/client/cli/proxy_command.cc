@@ -3,12 +3,14 @@
 #include <poll.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 
 #include "client/cli/command.h"
 #include "client/cli/passphrase.h"
 #include "client/proxy/proxy.h"
 #include "client/turn_keys/turn_key_file.h"
+#include "os/open_files.h"
 #include "os/process.h"
 
 namespace tie::cli {
@@ -24,6 +26,7 @@ struct ProxyFlags {
 };
 
 constexpr int kSaveEveryMs = 2000;
+constexpr uint64_t kLeastOpenFiles = 128;
 
 // The proxy's turn keys, and their file when one was asked for.
 struct TurnKeys {
@@ -79,6 +82,9 @@ Result<void> serve(const ProxyFlags& flags) {
     return fail(Code::kBadRequest,
                 "the proxy holds your requests in clear, so it listens beyond this machine only with --api-key");
   }
+  // Each connection is one; what the rest of the program has open is far below the other half.
+  TIE_TRY(uint64_t open_files, os::require_open_files(kLeastOpenFiles, "the proxy"));
+  http.max_connections = int(std::min<uint64_t>(uint64_t(http.max_connections), open_files / 2));
   TIE_TRY(os::Fd stop, os::termination_signal_fd());  // before gRPC starts its threads
   TIE_TRY(auto session, open_session(flags.node));    // finds the policy before the environment is emptied
   TIE_TRY(TurnKeys turn_keys, open_turn_keys(flags));

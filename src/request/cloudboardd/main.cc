@@ -1,11 +1,10 @@
 // cloudboardd: the node's public face. Lets requests in, keeps replays out, and passes ciphertext between clients and
 // per-request helpers. Holds no request key and no plaintext. Source: spec, "CloudBoard".
-#include <sys/resource.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "os/log.h"
+#include "os/open_files.h"
 #include "os/process.h"
 #include "os/serving_mode.h"
 #include "request/cloudboardd/server.h"
@@ -14,17 +13,10 @@ namespace {
 
 constexpr int64_t kDrainMs = 10'000;
 
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 tie::Result<void> run(const tie::request::cloudboard::ServerConfig& config) {
   using namespace tie;
   TIE_CHECK_OK(os::harden_process());
-  raise_descriptor_limit();
+  os::raise_open_file_limit();
   TIE_TRY(os::Fd termination, os::termination_signal_fd());
   TIE_TRY(auto server, request::cloudboard::Server::start(config));
   TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));

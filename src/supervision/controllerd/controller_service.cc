@@ -141,7 +141,8 @@ grpc::Status ControllerService::recycle(grpc::ServerContext* context, RecycleWan
   bool over = node_.wait([&](const Core& core) { return !core.recycling() || context->IsCancelled(); }, deadline);
   fill_now(*reply);
   Core core = node_.snapshot();
-  if (!over || core.recycling()) return rpc::to_status({Code::kDeadline, "the recycle goes on"}, context);
+  if (!over || core.recycling())
+    return rpc::to_status({Code::kDeadline, "the recycle goes on; `tie node status` shows how far it is"}, context);
   if (core.phase() == Phase::kError || core.phase() == Phase::kInitializing)
     return rpc::to_status({Code::kNotReady, core.reason()}, context);
   return grpc::Status::OK;
@@ -171,7 +172,8 @@ grpc::Status ControllerService::Reload(grpc::ServerContext* context, const v1::N
   bool over = node_.wait([&](const Core& core) { return !core.recycling() || context->IsCancelled(); }, deadline);
   fill_now(*reply);
   Core core = node_.snapshot();
-  if (!over) return rpc::to_status({Code::kDeadline, "the recycle goes on"}, context);
+  if (!over)
+    return rpc::to_status({Code::kDeadline, "the recycle goes on; `tie node status` shows how far it is"}, context);
   // The old version goes on serving, and who asked for the new one must hear it.
   if (!handed_out->refused.empty()) return rpc::to_status({Code::kFailedPrecondition, handed_out->refused}, context);
   for (const std::string& model : handed_out->models) {
@@ -192,6 +194,11 @@ grpc::Status ControllerService::Drain(grpc::ServerContext* context, const v1::No
       Deadline::in_ms(int64_t{wait_ms} + kHandledMs));
   fill_now(*reply);
   Core core = node_.snapshot();
+  if (!core.drained_by_operator())
+    return rpc::to_status({Code::kFailedPrecondition,
+                           "a `tie node resume` ended this drain: the node takes requests; `tie node drain` again "
+                           "takes it out of service"},
+                          context);
   if (core.in_flight() > 0)
     return rpc::to_status(
         {Code::kDeadline, std::to_string(core.in_flight()) + " requests are still in flight after " +
@@ -205,11 +212,22 @@ grpc::Status ControllerService::Drain(grpc::ServerContext* context, const v1::No
 grpc::Status ControllerService::Resume(grpc::ServerContext* context, const v1::NodeResumeRequest*,
                                        v1::NodeStatus* reply) {
   node_.post_and_wait(ResumeWanted{}, Deadline::in_ms(kHandledMs));
-  bool ready = node_.wait([&](const Core& core) { return core.phase() == Phase::kReady || context->IsCancelled(); },
-                          Deadline::in_ms(kReadyWaitMs));
+  (void)node_.wait(
+      [&](const Core& core) {
+        return core.phase() == Phase::kReady || core.drained_by_operator() || context->IsCancelled();
+      },
+      Deadline::in_ms(kReadyWaitMs));
   fill_now(*reply);
   Core core = node_.snapshot();
-  if (!ready) return rpc::to_status({Code::kNotReady, core.reason()}, context);
+  if (core.drained_by_operator())
+    return rpc::to_status({Code::kFailedPrecondition,
+                           "a `tie node drain` that came after this resume keeps the node out of service; `tie node "
+                           "resume` again ends it"},
+                          context);
+  if (core.phase() != Phase::kReady)
+    return rpc::to_status({Code::kNotReady, "takes no requests after " + std::to_string(kReadyWaitMs / 1000) +
+                                                " s: " + core.reason() + "; `tie node status` shows the parts"},
+                          context);
   return grpc::Status::OK;
 }
 

@@ -95,6 +95,43 @@ TEST_F(NodeTest, DrainAndResume) {
   }
 }
 
+TEST_F(NodeTest, AResumeThatIsDrainedAgainSaysSoInsteadOfWaiting) {
+  start_everything();
+  auto stub = operator_stub();
+  grpc::ClientContext drain_context, resume_context, again_context;
+  v1::NodeStatus status, resumed_status;
+  ASSERT_TRUE(stub->Drain(&drain_context, {}, &status).ok());
+  stop(gpu_server_);  // so that the resume has something to wait for
+  ASSERT_TRUE(becomes(Phase::kError));
+  grpc::Status resumed;
+  std::jthread resuming([&] { resumed = stub->Resume(&resume_context, {}, &resumed_status); });
+  ASSERT_TRUE(eventually([&] { return !node_->snapshot().drained_by_operator(); }));
+  EXPECT_TRUE(stub->Drain(&again_context, {}, &status).ok());
+  resuming.join();
+  EXPECT_EQ(resumed.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << resumed.error_message();
+  EXPECT_NE(resumed.error_message().find("tie node drain"), std::string::npos) << resumed.error_message();
+}
+
+TEST_F(NodeTest, ADrainThatIsResumedIsNotCalledADrain) {
+  start_everything();
+  auto stub = operator_stub();
+  cloudboard_.in_flight = 1;
+  grpc::Status drained;
+  std::jthread draining([&] {
+    grpc::ClientContext context;
+    v1::NodeStatus status;
+    drained = stub->Drain(&context, {}, &status);
+  });
+  ASSERT_TRUE(becomes(Phase::kBusy));
+  grpc::ClientContext context;
+  v1::NodeStatus status;
+  EXPECT_TRUE(stub->Resume(&context, {}, &status).ok());
+  cloudboard_.in_flight = 0;
+  draining.join();
+  EXPECT_EQ(drained.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_NE(drained.error_message().find("resume"), std::string::npos) << drained.error_message();
+}
+
 TEST_F(NodeTest, RegistersAnewWhenCloudboarddRestarts) {
   start_everything();
   stop(cloudboard_server_);

@@ -8,6 +8,7 @@
 
 #include "base/random.h"
 #include "keys/tokens/token_gate.h"
+#include "os/open_files.h"
 #include "os/process.h"
 #include "supervision/launcher/node_status.h"
 #include "supervision/launcher/port_check.h"
@@ -18,6 +19,8 @@
 
 namespace tie::launcher {
 namespace {
+
+constexpr uint64_t kLeastOpenFiles = 256;  // of the launcher with its default number of instances
 
 void add_flags(CLI::App& app, LauncherFlags& flags) {
   NodeConfig& c = flags.config;
@@ -109,6 +112,7 @@ Result<void> supervise(const LauncherFlags& flags, int stop_fd) {
   const NodeConfig& config = flags.config;
   TIE_TRY(std::string prefix, installed_prefix());
   TIE_TRY(std::vector<std::string> models, served_models(config));
+  TIE_CHECK_OK(os::require_open_files(kLeastOpenFiles, "the node"));
   TIE_TRY(std::unique_ptr<os::SandboxLauncher> sandbox, choose_sandbox(config));
   TIE_TRY(std::string run, choose_run_directory(config.run_dir));
   std::string assets = config.assets.empty() ? default_assets_folder() : config.assets;
