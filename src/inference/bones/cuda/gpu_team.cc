@@ -205,6 +205,7 @@ GpuTeamLeader::~GpuTeamLeader() {
 
 Result<void> GpuTeamLeader::order(const TeamOrder& order, const Batch& batch) {
   if (segment_.failed()) return fail(Code::kRuntimeLost, "a rank of the model is lost");
+  TIE_CHECK_OK(rank_->use_on_this_thread());
   std::memcpy(board_.data(), &order, sizeof order);
   segment_.advance(segment_.header().epoch, segment_.header().followers_asleep);
   auto done = rank_->run(order, batch);

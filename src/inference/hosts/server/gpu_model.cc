@@ -20,7 +20,9 @@ std::string installed_kernels() {
   return (self.parent_path().parent_path().parent_path() / "lib/tie/tie_kernels.fatbin").string();
 }
 
-Result<Bytes> read_kernels(const std::string& given) {
+}  // namespace
+
+Result<Bytes> read_gpu_kernels(const std::string& given) {
   auto bytes = os::read_file(given.empty() ? installed_kernels() : given, kMaxKernelBytes);
   if (bytes) return bytes;
   return std::unexpected(std::move(bytes.error())
@@ -28,7 +30,12 @@ Result<Bytes> read_kernels(const std::string& given) {
                                       "GPU kernels, or set device = \"cpu\" in model.toml)"));
 }
 
-}  // namespace
+// Twice what the context has: block tables are padded to a power of two.
+CudaModelOptions with_context(CudaModelOptions limits, const bones::ModelConfig& config) {
+  const uint32_t blocks = config.context_length / 16 + 1;
+  limits.max_table_blocks = 2 * std::bit_ceil(std::clamp(blocks, 64u, 1u << 17));
+  return limits;
+}
 
 Result<std::unique_ptr<GpuModel>> GpuModel::attach(AttachedModel& model, const GpuFlags& flags,
                                                    CudaModelOptions limits) {
@@ -36,18 +43,15 @@ Result<std::unique_ptr<GpuModel>> GpuModel::attach(AttachedModel& model, const G
   const auto image = model.weights.bytes();
   TIE_TRY(const DeviceTable table, DeviceTable::parse({reinterpret_cast<const uint8_t*>(image.data()), image.size()}));
   if (table.bytes != model.gpu->bytes) return fail(Code::kCorrupt, "the owner's GPU memory and its table differ");
-  TIE_TRY(const Bytes kernels, read_kernels(flags.kernels));
+  TIE_TRY(const Bytes kernels, read_gpu_kernels(flags.kernels));
   std::unique_ptr<GpuModel> out(new GpuModel);
   TIE_TRY(out->driver_, Driver::load(0, flags.driver));
   IpcHandle handle;
   std::copy(model.gpu->handle.begin(), model.gpu->handle.end(), handle.bytes);
   TIE_TRY(DeviceMemory weights, DeviceMemory::attach(out->driver_, handle, table.bytes));
-  // Twice what the context has: block tables are padded to a power of two.
-  const uint32_t blocks = table.config.context_length / 16 + 1;
-  limits.max_table_blocks = 2 * std::bit_ceil(std::clamp(blocks, 64u, 1u << 17));
   TIE_TRY(CudaModel attached,
           CudaModel::attach(out->driver_, {reinterpret_cast<const std::byte*>(kernels.data()), kernels.size()}, table,
-                            std::move(weights), limits));
+                            std::move(weights), with_context(limits, table.config)));
   out->loan_ = std::move(model.gpu->loan);
   out->model_ = std::make_unique<CudaModel>(std::move(attached));
   return out;

@@ -15,15 +15,21 @@
 namespace tie::runtime_host {
 
 struct GpuFlags {
-  std::string driver = "libcuda.so.1";
-  std::string kernels;  // the fat binary that the build makes of kernels.cu; empty: the installed one
+  std::string driver = "libcuda.so.1", nccl = "libnccl.so.2";
+  bool portable = false;  // the operator does not want the GPU's own matrix units used
+  std::string kernels;    // the fat binary that the build makes of kernels.cu; empty: the installed one
 };
+
+// kNotFound, saying what to do, when they are not there. `given` empty: the installed ones.
+Result<Bytes> read_gpu_kernels(const std::string& given);
+// Block tables for the model's whole context.
+bones::cuda::CudaModelOptions with_context(bones::cuda::CudaModelOptions limits, const bones::ModelConfig& config);
 
 class GpuModel final : public engine::ForwardModel, private engine::KvDevice {
  public:
   // `model.gpu` must be there; its loan is taken over. kNotFound: no driver, or no file of kernels;
-  // kUnsupportedFeature: several ranks; the driver's errors. Before serving mode: the driver opens devices and loads
-  // code.
+  // kBadRequest: the weights of one of several ranks (gpu_ranks.h); the driver's errors. Before serving mode: the
+  // driver opens devices and loads code.
   static Result<std::unique_ptr<GpuModel>> attach(AttachedModel& model, const GpuFlags& flags,
                                                   bones::cuda::CudaModelOptions limits);
 

@@ -12,6 +12,7 @@
 #include "inference/bones/model.h"
 #include "inference/engine/engine_core.h"
 #include "inference/hosts/server/gpu_model.h"
+#include "inference/hosts/server/gpu_ranks.h"
 #include "inference/hosts/server/grammar_engine.h"
 #include "inference/hosts/server/kvxfer_service.h"
 #include "inference/hosts/server/limits.h"
@@ -72,11 +73,15 @@ Result<LoadedModel> load(const Flags& flags, int stop_fd, os::EndStep& step) {
                               .max_batch_rows = flags.max_rows,
                               .max_logit_rows = flags.max_batch + engine::kMaxDraftTokens,
                               .max_sequences = flags.max_batch};
+  const bones::cuda::CudaModelOptions gpu_limits{.max_batch_rows = options.max_batch_rows,
+                                                 .max_logit_rows = options.max_logit_rows,
+                                                 .max_sequences = options.max_sequences};
+  if (out.memory.gpu && out.memory.grid.alone()) {
+    TIE_TRY(out.model, runtime_host::GpuModel::attach(out.memory, flags.gpu, gpu_limits));
+    return out;
+  }
   if (out.memory.gpu) {
-    TIE_TRY(out.model, runtime_host::GpuModel::attach(out.memory, flags.gpu,
-                                                      {.max_batch_rows = options.max_batch_rows,
-                                                       .max_logit_rows = options.max_logit_rows,
-                                                       .max_sequences = options.max_sequences}));
+    TIE_TRY(out.model, runtime_host::GpuRankedModel::start(out.memory, flags.gpu, gpu_limits));
     return out;
   }
   if (!out.memory.grid.alone()) {
@@ -235,6 +240,8 @@ Result<void> run(const Flags& flags, os::EndStep& step) {
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::string_view(argv[1]) == runtime_host::kRankArgument) return runtime_host::rank_main(argc, argv);
+  if (argc > 1 && std::string_view(argv[1]) == runtime_host::kGpuRankArgument)
+    return runtime_host::gpu_rank_main(argc, argv);
   Flags flags;
   CLI::App app{"The inference runtime of one model, behind Triton's gRPC interface on a unix socket."};
   app.add_option("--model", flags.model, "name of the served model")->required();
@@ -253,6 +260,7 @@ int main(int argc, char** argv) {
   app.add_option("--kernels", flags.kernels, "kernel set; default: the best this CPU has");
   app.add_option("--gpu-kernels", flags.gpu.kernels, "for a model on a GPU: its kernels (default: PREFIX/lib/tie)");
   app.add_option("--cuda-driver", flags.gpu.driver, "for a model on a GPU: the CUDA driver's library");
+  app.add_option("--nccl", flags.gpu.nccl, "for a model on several GPUs: NCCL's library");
   app.add_option("--attach-deadline-ms", flags.attach_deadline_ms, "how long to wait for the owner")
       ->check(CLI::Range(100, 600'000));
   app.add_option("--drain-limit-ms", flags.drain_limit_ms, "how long requests in flight may take after SIGTERM")

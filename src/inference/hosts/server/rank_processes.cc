@@ -1,27 +1,16 @@
 #include "inference/hosts/server/rank_processes.h"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/prctl.h>
-#include <unistd.h>
-
 #include <array>
-#include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <thread>
 
+#include "inference/hosts/server/rank_start.h"
 #include "os/process.h"
 #include "os/serving_mode.h"
 #include "os/unix_socket.h"
 
-extern char** environ;
-
 namespace tie::runtime_host {
 namespace {
-
-enum RankFd : int { kWeightsFd = 3, kSegmentFd, kKvFd, kLifelineFd, kAfterRankFds };
 
 // What a rank is told, in the order of its arguments.
 struct RankArguments {
@@ -35,53 +24,14 @@ struct RankArguments {
 Result<RankArguments> parse(int argc, char** argv) {
   RankArguments out;
   if (argc != 2 + RankArguments::kCount) return fail(Code::kBadRequest, "a rank is started by its runtime");
-  int at = 2;
-  for (uint32_t* number : out.numbers()) {
-    const std::string_view text = argv[at++];
-    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-    if (error != std::errc() || end != text.data() + text.size())
-      return fail(Code::kBadRequest, "a rank's argument is not a number");
-  }
-  out.kernels = argv[at];
+  TIE_CHECK_OK(parse_numbers(argv + 2, out.numbers()));
+  out.kernels = argv[2 + out.numbers().size()];
   return out;
-}
-
-// Out of the way of the numbers that the rank will know its descriptors by.
-Result<os::Fd> moved_up(int fd) {
-  os::Fd out(::fcntl(fd, F_DUPFD_CLOEXEC, kAfterRankFds));
-  if (!out) return fail_errno("preparing a rank's descriptors", errno);
-  return out;
-}
-
-Result<pid_t> spawn(const std::vector<std::string>& arguments, const std::array<int, 4>& fds) {
-  std::array<os::Fd, 4> high;
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  for (size_t i = 0; i < fds.size(); ++i) {
-    auto moved = moved_up(fds[i]);
-    if (!moved) {
-      ::posix_spawn_file_actions_destroy(&actions);
-      return std::unexpected(std::move(moved.error()));
-    }
-    high[i] = std::move(*moved);
-    ::posix_spawn_file_actions_adddup2(&actions, high[i].get(), kWeightsFd + static_cast<int>(i));
-  }
-  std::vector<char*> argv;
-  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-  argv.push_back(nullptr);
-  pid_t pid = 0;
-  const int error = ::posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, argv.data(), environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) return fail_errno("starting a rank of the model", error);
-  return pid;
 }
 
 Result<void> rank_life(int argc, char** argv) {
-  TIE_CHECK_OK(os::harden_process());
-  // Should the runtime end without a word, so do we; the socket tells us if it had ended already.
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  TIE_CHECK_OK(begin_rank_life());
   TIE_TRY(RankArguments arguments, parse(argc, argv));
-  for (int fd = kWeightsFd; fd < kAfterRankFds; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   os::Fd weights(kWeightsFd), segment_fd(kSegmentFd), kv_fd(kKvFd);
   std::vector<os::Fd> peers;
   peers.emplace_back(int{kLifelineFd});
@@ -118,8 +68,8 @@ Result<void> RankedModel::start_rank(const AttachedModel& model, const bones::Mo
        {rank, options.pool->size(), options.max_batch_rows, options.max_logit_rows, options.max_sequences})
     arguments.push_back(std::to_string(number));
   arguments.emplace_back(options.kernels);
-  TIE_TRY(const pid_t pid,
-          spawn(arguments, {model.later_ranks[rank - 1].get(), segment_fd, kv_fd_.get(), lifeline.second.get()}));
+  TIE_TRY(const pid_t pid, start_rank_process(arguments, {model.later_ranks[rank - 1].get(), segment_fd, kv_fd_.get(),
+                                                          lifeline.second.get()}));
   TIE_TRY(os::Fd peer, os::pidfd_open(pid));
   peers.push_back(std::move(peer));
   lifelines_.push_back(std::move(lifeline.first));

@@ -30,6 +30,15 @@ Result<AttachedModel> map_sealed(std::vector<os::Fd> fds) {
   return out;
 }
 
+Result<GpuShare> gpu_share(const v1::ModelHandle& handle) {
+  GpuShare share;
+  if (handle.gpu_handle().size() != share.handle.size() || handle.gpu_bytes() == 0)
+    return fail(Code::kCorrupt, "the model owner's GPU handle is not one");
+  std::copy(handle.gpu_handle().begin(), handle.gpu_handle().end(), share.handle.begin());
+  share.bytes = handle.gpu_bytes();
+  return share;
+}
+
 Result<AttachedModel> attach_once(const std::string& owner_socket, const std::string& model, Deadline deadline,
                                   int stop_fd) {
   TIE_TRY(os::Fd socket,
@@ -54,14 +63,7 @@ Result<AttachedModel> attach_once(const std::string& owner_socket, const std::st
   }
   attached.kv_cache = handle.kv_cache();
   if (!handle.gpu_handle().empty()) {
-    GpuShare share;
-    if (handle.gpu_handle().size() != share.handle.size() || handle.gpu_bytes() == 0)
-      return fail(Code::kCorrupt, "the model owner's GPU handle is not one");
-    std::copy(handle.gpu_handle().begin(), handle.gpu_handle().end(), share.handle.begin());
-    share.bytes = handle.gpu_bytes();
-    share.loan = std::move(socket);
-    attached.gpu = std::move(share);
-    return attached;
+    TIE_TRY(attached.gpu, gpu_share(handle));
   }
   attached.grid.tensor_ranks = std::max(1u, handle.tensor_ranks());
   attached.grid.stages = std::max(1u, handle.stages());
@@ -73,7 +75,11 @@ Result<AttachedModel> attach_once(const std::string& owner_socket, const std::st
       return fail(Code::kNotReady, "the model changed while its ranks were attached");
     TIE_CHECK_OK(os::require_seals(more.fds[0].get(), os::kSealAll));
     attached.later_ranks.push_back(std::move(more.fds[0]));
+    if (!attached.gpu) continue;
+    TIE_TRY(GpuShare share, gpu_share(more.message.model()));
+    attached.later_gpus.push_back(std::move(share));
   }
+  if (attached.gpu) attached.gpu->loan = std::move(socket);
   return attached;
 }
 

@@ -20,12 +20,13 @@ struct GpuShare {
 };
 
 struct AttachedModel {
-  os::Mapping weights;  // a packed image (bones/weights_image.h), of rank 0 when there are several;
-                        // with `gpu` the table of what lies there (bones/cuda/device_weights.h)
-  std::optional<GpuShare> gpu;
+  os::Mapping weights;                      // a packed image (bones/weights_image.h), of rank 0 when there are several;
+                                            // with `gpu` the table of what lies there (bones/cuda/device_weights.h)
+  std::optional<GpuShare> gpu;              // of rank 0; its loan is that of every rank
+  std::vector<GpuShare> later_gpus;         // with `gpu`: of ranks 1, 2, ...
   os::Mapping tokenizer;                    // a vocabulary image (text/vocab_image.h)
   bones::RankPlace grid;                    // what the owner has packed the weights for
-  std::vector<os::Fd> later_ranks;          // the sealed images of ranks 1, 2, ...
+  std::vector<os::Fd> later_ranks;          // the sealed images (with `gpu`: tables) of ranks 1, 2, ...
   std::string kv_cache;                     // the KV cache's type as model.toml names it; empty: the usual
   crypto::Digest model_id{}, release_id{};  // as the owner says; zero without one
 };
