@@ -198,16 +198,18 @@ def test_a_conversation_goes_on_with_another_team(machine):  # noqa: F811
     producer.finish(64)
     runtime.stop()
     runtime = gpu.runtime(more=[*MORE, "--kvxfer-socket", second_socket])
-    reply, _ = Kvxfer(second_socket).ask(field(1, field(1, handle)), [producer.fileno()])
+    offering = Kvxfer(second_socket)  # the offer ends with the connection
+    reply, _ = offering.ask(field(1, field(1, handle)), [producer.fileno()])
     assert 1 not in reply, reply
     again = greedy(runtime, LONG_PROMPT, inputs=[bytes_input("kv_import", handle)])
     assert again.usage.get(4, 0) == 64 and again.tokens[0] == whole.tokens[0]
 
 
 def test_too_few_gpus_and_no_nccl_say_what_is_missing(machine):  # noqa: F811
-    gpu = machine(gpu=TWO, many='device = "cuda"\nstages = 4\n').start_owner()
-    wait_for(lambda: "many:" in gpu.owner_said())
+    gpu = machine(gpu=TWO, many='device = "cuda"\nranks = 2\nstages = 2\n').start_owner()
+    wait_for(lambda: "many:" in gpu.owner_said() and len(gpu.record(gpu.owner.pid, "alloc")) == 4)
     assert "finding GPU 2" in gpu.owner_said()
+    assert gpu.owner_holds() == sum(gpu.record(gpu.owner.pid, "alloc")[:2]), "what was loaded of the other is freed again"
     with open(gpu.place / "said", "wb") as said:
         ended = subprocess.run([BIN / "afm-runtime", "--model", "gpu", "--socket", gpu.place / "runtime.sock", "--owner-socket", gpu.door("gpu"),
                                 "--cuda-driver", FAKE_CUDA, "--gpu-kernels", gpu.place / "kernels", "--nccl", "libnowhere-nccl.so.2"], stderr=said, timeout=LIMIT_S, env=gpu.environment)
