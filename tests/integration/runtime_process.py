@@ -140,11 +140,11 @@ class Stream:
 
 
 class Runtime:
-    def __init__(self, arguments, model="tiny"):
+    def __init__(self, arguments, model="tiny", log=None):
         self.model = model
         self.folder = tempfile.TemporaryDirectory(prefix="tie-runtime-")
         self.socket = pathlib.Path(self.folder.name) / "runtime.sock"
-        self.process = subprocess.Popen([BIN / "afm-runtime", "--model", model, "--socket", self.socket, *map(str, arguments)])
+        self.process = subprocess.Popen([BIN / "afm-runtime", "--model", model, "--socket", self.socket, *map(str, arguments)], stderr=log)
 
     def wait_ready(self):
         limit = time.monotonic() + START_LIMIT_S

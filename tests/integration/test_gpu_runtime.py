@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -65,10 +66,10 @@ class Gpu:
     def door(self, model):
         return self.place / "weights" / model / "weights.sock"
 
-    def runtime(self, model="gpu", ready=True, more=()):
+    def runtime(self, model="gpu", ready=True, more=(), log=None):
         os.environ["TIE_FAKE_CUDA_DIR"] = str(self.record_folder)
         runtime = Runtime(["--owner-socket", self.door(model), "--threads", 1, "--kv-mib", 1, "--max-rows", 64, "--max-batch", 4, "--cuda-driver", FAKE_CUDA,
-                           "--gpu-kernels", self.place / "kernels", *more], model=model)
+                           "--gpu-kernels", self.place / "kernels", *more], model=model, log=log)
         self.runtimes.append(runtime)
         return runtime.wait_ready() if ready else runtime
 
@@ -194,6 +195,22 @@ def test_a_runtime_does_not_outlive_its_owner(machine):
     runtime = gpu.runtime()
     gpu.owner.kill()
     assert runtime.process.wait(timeout=LIMIT_S) != 0, "its weights are gone: the container's init recycles on this"
+
+
+def test_the_gpus_own_units_serve_unless_the_operator_says_otherwise(machine, monkeypatch):
+    """What they compute is another test's matter: here who decides. A key of model.toml, a flag that the launcher gives for node.toml's."""
+    gpu = machine(gpu='device = "cuda"\n', careful='device = "cuda"\ngpu_fast_kernels = false\n').start_owner()
+    monkeypatch.setenv("TIE_FAKE_CUDA_GENERATION", "9")
+    for model, more, word in (("gpu", (), "cuda-hopper-"), ("gpu", ("--gpu-portable-kernels",), "cuda-portable"), ("careful", (), "cuda-portable")):
+        said = gpu.place / "said"
+        with open(said, "wb") as log:
+            runtime = gpu.runtime(model, more=more, log=log)
+        greedy(runtime)
+        runtime.terminate()
+        runtime.process.wait(timeout=LIMIT_S)
+        text = said.read_text()
+        assert re.search(r"ready after .*: (cuda-\S+) kernels", text).group(1).startswith(word), text
+        assert ("left alone, as configured" in text) == (word == "cuda-portable")
 
 
 def test_a_machine_without_a_driver_says_what_to_do(machine):

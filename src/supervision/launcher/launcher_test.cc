@@ -127,8 +127,7 @@ TEST(Edges, ARuntimeReachesTheOwnerOnSocketsOfItsOwnModelAlone) {
   for (const auto& edges : {runtime.connects, runtime.serves})
     for (const Edge& edge : edges) EXPECT_TRUE(is_model_socket(edge.socket)) << edge.socket;
   for (const ProcessRow& row : process_table())
-    EXPECT_EQ(names(row.connects).contains("owner"), std::string_view(row.process) == "tie-controllerd")
-        << row.process;
+    EXPECT_EQ(names(row.connects).contains("owner"), std::string_view(row.process) == "tie-controllerd") << row.process;
 }
 
 TEST(Edges, DaemonsStartAfterWhatTheyNeedAndTheOrderHasNoCircle) {
@@ -142,15 +141,17 @@ TEST(Edges, DaemonsStartAfterWhatTheyNeedAndTheOrderHasNoCircle) {
 using ConfigFile = Folder;
 
 TEST_F(ConfigFile, ReadsEveryKindOfValueAndNamesTheFaultyLine) {
-  write("node.toml", "listen = \"0.0.0.0:9000\"\nmodels = [\"a\", \"b\"]\nprewarmed_pairs = 0\n");
+  write("node.toml",
+        "listen = \"0.0.0.0:9000\"\nmodels = [\"a\", \"b\"]\nprewarmed_pairs = 0\ngpu_fast_kernels = false\n");
   NodeConfig config;
   ASSERT_TRUE(read_node_config(path_ + "/node.toml", config));
   EXPECT_EQ(config.listen, "0.0.0.0:9000");
   EXPECT_EQ(config.models, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(config.prewarmed_pairs, 0u);
+  EXPECT_FALSE(config.gpu_fast_kernels);
   for (const char* bad :
-       {"max_request = 3\n", "max_requests = -1\n", "max_requests = 1e3\n", "max_requests = 99999999999\n",
-        "models = \"a\"\n", "models = [1]\n", "listen = [", "a.b = 1\n"}) {
+       {"gpu_fast_kernels = \"no\"\n", "max_request = 3\n", "max_requests = -1\n", "max_requests = 1e3\n",
+        "max_requests = 99999999999\n", "models = \"a\"\n", "models = [1]\n", "listen = [", "a.b = 1\n"}) {
     write("node.toml", std::string("\n") + bad);
     NodeConfig fresh;
     auto read = read_node_config(path_ + "/node.toml", fresh);

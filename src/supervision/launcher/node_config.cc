@@ -36,6 +36,14 @@ Setter number(uint32_t& out) {
   };
 }
 
+Setter yes_or_no(bool& out) {
+  return [&out](const toml::node& node) {
+    auto value = node.value_exact<bool>();
+    if (value) out = *value;
+    return value.has_value();
+  };
+}
+
 Setter names(std::vector<std::string>& out) {
   return [&out](const toml::node& node) {
     const toml::array* list = node.as_array();
@@ -63,6 +71,7 @@ std::map<std::string, Setter> keys_of(NodeConfig& config) {
           {"proxy", text(config.proxy)},
           {"sandbox", text(config.sandbox)},
           {"kernels", text(config.kernels)},
+          {"gpu_fast_kernels", yes_or_no(config.gpu_fast_kernels)},
           {"cache_mib", number(config.cache_mib)},
           {"prewarmed_pairs", number(config.prewarmed_pairs)},
           {"max_requests", number(config.max_requests)},

@@ -26,6 +26,7 @@ struct NodeConfig {
   uint32_t max_instances = 64;      // of each per-request program
   uint32_t threads = 0;             // of the runtime; 0: one per CPU
   std::string kernels;              // kernel set of the runtime; empty: the fastest that this CPU runs
+  bool gpu_fast_kernels = true;     // of models on a GPU; false: its own matrix units are left alone
   uint32_t startup_timeout_s = 60;  // until the node is ready
   uint32_t drain_timeout_s = 20;    // for requests in flight when the node stops
   std::string sandbox =

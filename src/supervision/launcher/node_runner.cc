@@ -39,6 +39,7 @@ void add_flags(CLI::App& app, LauncherFlags& flags) {
   app.add_option("--max-instances", c.max_instances, "processes of each per-request program");
   app.add_option("--threads", c.threads, "threads of the runtime (0: one per CPU)");
   app.add_option("--kernels", c.kernels, "kernel set of the runtime: amx, avx512fp16, avx512, avx2 or reference");
+  app.add_flag("!--gpu-portable-kernels", c.gpu_fast_kernels, "leave the matrix units of a GPU alone");
   app.add_option("--startup-timeout", c.startup_timeout_s, "seconds until the node must be ready");
   app.add_option("--drain-timeout", c.drain_timeout_s, "seconds for requests in flight when stopping");
   app.add_option("--sandbox", c.sandbox, "who confines the processes: auto, direct or bubblewrap");

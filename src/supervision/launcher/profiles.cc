@@ -266,6 +266,7 @@ class Planner {
            model_socket_path(place_.run, "weights", model), "--kvxfer-socket",
            model_socket_path(place_.run, "kvxfer", model), "--threads", threads});
       if (!config_.kernels.empty()) add({"--kernels", config_.kernels});
+      if (!config_.gpu_fast_kernels) add({"--gpu-portable-kernels"});
       add({"--", libexec + "tie-status-probe", "--model", model, "--runtime-socket", runtime, "--socket",
            model_socket_path(place_.run, "probe", model)});
     }

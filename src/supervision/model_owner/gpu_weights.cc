@@ -10,9 +10,9 @@ namespace {
 
 using namespace bones::cuda;
 
-constexpr uint64_t kPartBytes = uint64_t{8} << 20;
-constexpr uint32_t kPartsAtOnce = 4;
-constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
+constexpr uint64_t kPartBytes = uint64_t{4} << 20;
+constexpr uint32_t kMostPartsAtOnce = 16;  // a thread and twice kPartBytes of pinned memory for each
+constexpr unsigned kNonBlocking = 1;       // CU_STREAM_NON_BLOCKING
 
 class Stream {
  public:
@@ -21,10 +21,10 @@ class Stream {
     if (stream_) driver_.stream_destroy(stream_);
   }
   Result<void> open() { return driver_.check(driver_.stream_create(&stream_, kNonBlocking), "making a stream"); }
-  Result<void> read(void* to, DevicePtr from, size_t bytes) {
-    TIE_CHECK_OK(driver_.check(driver_.copy_out_async(to, from, bytes, stream_), "reading GPU memory"));
-    return driver_.check(driver_.stream_sync(stream_), "reading GPU memory");
+  Result<void> begin(void* to, DevicePtr from, size_t bytes) {
+    return driver_.check(driver_.copy_out_async(to, from, bytes, stream_), "reading GPU memory");
   }
+  Result<void> finish() { return driver_.check(driver_.stream_sync(stream_), "reading GPU memory"); }
 
  private:
   Driver& driver_;
@@ -39,7 +39,11 @@ Result<std::shared_ptr<GpuWeights>> GpuWeights::create(std::shared_ptr<Driver> d
   out->table_ = std::move(loaded.table);
   out->memory_ = std::move(loaded.memory);
   TIE_TRY(out->handle_, out->memory_.share());
-  TIE_TRY(out->loaded_, out->digests());
+  const std::atomic<bool> never{false};
+  TIE_CHECK_OK(out->digest_parts(never, [&](size_t, std::span<const crypto::Digest> parts) -> Result<void> {
+    out->loaded_.insert(out->loaded_.end(), parts.begin(), parts.end());
+    return {};
+  }));
   return out;
 }
 
@@ -48,35 +52,82 @@ GpuWeights::~GpuWeights() {
   if (driver_) (void)driver_->use_on_this_thread();
 }
 
-Result<std::vector<crypto::Digest>> GpuWeights::digests() const {
+// While the threads hash one half of the buffer the GPU fills the other.
+Result<void> GpuWeights::digest_parts(const std::atomic<bool>& stop, const EachPart& each) const {
   TIE_CHECK_OK(driver_->use_on_this_thread());
   const uint64_t total = table_.bytes;
-  TIE_TRY(const PinnedMemory buffer, PinnedMemory::allocate(driver_, std::min(total, kPartBytes * kPartsAtOnce)));
+  const uint64_t at_once = kPartBytes * std::clamp(std::thread::hardware_concurrency(), 1u, kMostPartsAtOnce);
+  const uint64_t half = std::min(total, at_once);
+  TIE_TRY(const PinnedMemory buffer, PinnedMemory::allocate(driver_, 2 * half));
   Stream stream(*driver_);
   TIE_CHECK_OK(stream.open());
-  std::vector<crypto::Digest> out((total + kPartBytes - 1) / kPartBytes);
-  for (size_t first = 0; first < out.size(); first += kPartsAtOnce) {
-    const uint64_t at = first * kPartBytes, bytes = std::min<uint64_t>(total - at, kPartBytes * kPartsAtOnce);
-    TIE_CHECK_OK(stream.read(buffer.data(), memory_.at() + at, bytes));
+  auto bytes_at = [&](uint64_t at) { return std::min(total - at, half); };
+  if (total != 0) TIE_CHECK_OK(stream.begin(buffer.data(), memory_.at(), bytes_at(0)));
+  for (uint64_t at = 0, turn = 0; at < total; at += half, ++turn) {
+    TIE_CHECK_OK(stream.finish());
+    if (stop) return fail(Code::kCancelled, "nobody waits for it any more");
+    if (at + half < total)
+      TIE_CHECK_OK(stream.begin(buffer.data() + (turn + 1) % 2 * half, memory_.at() + at + half, bytes_at(at + half)));
+    const ByteView now(buffer.data() + turn % 2 * half, bytes_at(at));
+    std::vector<crypto::Digest> digests((now.size() + kPartBytes - 1) / kPartBytes);
     std::vector<std::thread> hashing;
-    for (uint64_t part = 0; part * kPartBytes < bytes; ++part)
+    for (size_t part = 0; part < digests.size(); ++part)
       hashing.emplace_back([&, part] {
         const uint64_t from = part * kPartBytes;
-        out[first + part] = crypto::sha256(ByteView(buffer.data() + from, std::min(kPartBytes, bytes - from)));
+        digests[part] = crypto::sha256(now.subspan(from, std::min<uint64_t>(kPartBytes, now.size() - from)));
       });
     for (std::thread& thread : hashing) thread.join();
+    if (auto taken = each(at / kPartBytes, digests); !taken) {
+      (void)stream.finish();  // the buffer goes
+      return taken;
+    }
   }
-  return out;
+  return {};
 }
 
-Result<std::shared_ptr<void>> GpuWeights::lend() {
+Result<std::shared_ptr<GpuLoan>> GpuWeights::borrow() {
   std::lock_guard lock(mutex_);
   if (!holder_.expired()) return fail(Code::kNotReady, "another runtime still holds the GPU's weights");
-  TIE_TRY(const std::vector<crypto::Digest> now, digests());
-  if (now != loaded_) return fail(Code::kCorrupt, "the weights in GPU memory are not what was loaded any more");
-  auto loan = std::make_shared<char>();
+  std::shared_ptr<GpuLoan> loan(new GpuLoan(shared_from_this()));
   holder_ = loan;
+  if (was_lent_)
+    loan->looking_ = std::thread([&look = *loan] { look.look(); });
+  else
+    loan->outcome_.emplace();
   return loan;
+}
+
+void GpuWeights::mark_lent() {
+  std::lock_guard lock(mutex_);
+  was_lent_ = true;
+}
+
+void GpuLoan::look() {
+  auto compare = [&](size_t first, std::span<const crypto::Digest> parts) -> Result<void> {
+    for (size_t i = 0; i < parts.size(); ++i)
+      if (parts[i] != weights_->loaded_[first + i])
+        return fail(Code::kCorrupt, "the weights in GPU memory are not what was loaded any more");
+    looked_at_ = std::min<uint64_t>(weights_->bytes(), (first + parts.size()) * kPartBytes);
+    return {};
+  };
+  auto outcome = weights_->digest_parts(stop_, compare);
+  std::lock_guard lock(mutex_);
+  outcome_ = std::move(outcome);
+  over_.notify_all();
+}
+
+Result<bool> GpuLoan::lent(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  over_.wait_for(lock, std::chrono::milliseconds(deadline.remaining_ms()), [&] { return outcome_.has_value(); });
+  if (!outcome_) return false;
+  TIE_CHECK_OK(*outcome_);
+  weights_->mark_lent();
+  return true;
+}
+
+GpuLoan::~GpuLoan() {
+  stop_ = true;
+  if (looking_.joinable()) looking_.join();
 }
 
 Result<std::shared_ptr<Driver>> GpuHost::driver(uint32_t device) {

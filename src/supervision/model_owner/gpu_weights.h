@@ -1,23 +1,61 @@
 // Weights in GPU memory: read from the file once, lent to one runtime at a time by the driver's IPC handle, freed when
 // no runtime holds them and the model was replaced. The driver gives no read-only view of such memory, so a runtime
-// that was taken over could change it: every loan begins with a look at all of it (SHA-256 of each part against what
-// was loaded). Called by ModelStore's loader and OwnerServer. Threads: any; locks of their own. Cost: the transfer and
-// the hash of all weights at loading and at every loan.
+// that was taken over could change it and so reach its successors. Against that stand the digests that are taken of
+// every part once, when the weights have been copied: before a loan that follows another all of it is read back and
+// compared. The first loan needs no such look, since nobody else has had the memory. What this does not do: within its
+// own loan a runtime computes with whatever it wrote. Called by ModelStore's loader and OwnerServer. Threads: any;
+// locks of their own. A look runs on a thread of its own that begins and ends with the loan's object. Cost of a look:
+// the transfer of all weights to the CPU, beside their SHA-256 on up to 16 threads; it grows with the model, which is
+// why whoever waits for it is told how far it is.
 #pragma once
-#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "crypto/sha256.h"
 #include "inference/bones/cuda/device_weights.h"
 
 namespace tie::owner {
 
-class GpuWeights {
+class GpuWeights;
+
+// One connection's hold on the weights: first the look, where one is due, then the loan. The look counts for this hold
+// alone: whatever ran before may still have written while it went on, but the runtime that asks anew is started when
+// its predecessor is dead. Threads: one at a time.
+class GpuLoan {
+ public:
+  ~GpuLoan();  // ends the look, or the loan
+  // True: lent from now on. False: at the deadline the look was not over. kCorrupt: the weights are not what was loaded
+  // any more; the driver's errors.
+  Result<bool> lent(Deadline deadline);
+  uint64_t looked_at_bytes() const { return looked_at_; }
+  const std::shared_ptr<GpuWeights>& weights() const { return weights_; }
+
+ private:
+  friend class GpuWeights;
+  explicit GpuLoan(std::shared_ptr<GpuWeights> weights) : weights_(std::move(weights)) {}
+  void look();
+
+  const std::shared_ptr<GpuWeights> weights_;
+  std::atomic<uint64_t> looked_at_{0};
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::condition_variable over_;
+  std::optional<Result<void>> outcome_;
+  std::thread looking_;
+};
+
+class GpuWeights : public std::enable_shared_from_this<GpuWeights> {
  public:
   // Takes what was just loaded; reads it back for its digests.
   static Result<std::shared_ptr<GpuWeights>> create(std::shared_ptr<bones::cuda::Driver> driver,
@@ -29,13 +67,18 @@ class GpuWeights {
   uint32_t context_tokens() const { return table_.config.context_length; }
   const bones::cuda::IpcHandle& handle() const { return handle_; }
 
-  // For one runtime, until the object that it returns is gone. kNotReady: another holds them; kCorrupt: they are not
-  // what was loaded any more.
-  Result<std::shared_ptr<void>> lend();
+  // For one connection, until the object that it returns is gone; begins the look where one is due. kNotReady: another
+  // holds them.
+  Result<std::shared_ptr<GpuLoan>> borrow();
 
  private:
+  friend class GpuLoan;
+  using EachPart = std::function<Result<void>(size_t first_part, std::span<const crypto::Digest>)>;
+
   GpuWeights() = default;
-  Result<std::vector<crypto::Digest>> digests() const;
+  // In order, several parts at once; ends early with kCancelled once `stop`.
+  Result<void> digest_parts(const std::atomic<bool>& stop, const EachPart& each) const;
+  void mark_lent();
 
   std::shared_ptr<bones::cuda::Driver> driver_;
   bones::cuda::DeviceTable table_;
@@ -43,7 +86,8 @@ class GpuWeights {
   bones::cuda::IpcHandle handle_{};
   std::vector<crypto::Digest> loaded_;  // of each part
   std::mutex mutex_;
-  std::weak_ptr<void> holder_;
+  std::weak_ptr<GpuLoan> holder_;
+  bool was_lent_ = false;  // since then somebody else may have written
 };
 
 struct GpuOptions {

@@ -170,6 +170,7 @@ Result<LoadedModel> load_model(const std::string& name, const std::string& folde
   TIE_TRY(const ModelRecord record, read_model_record(folder));
   out.grid = record.grid;
   out.kv_cache = record.kv_cache;
+  out.gpu_fast_kernels = record.gpu_fast_kernels;
   TIE_TRY(const bool on_gpu, goes_to_gpu(name, record.device, gpu));
   TIE_CHECK_OK(load_tokenizer(folder + "/" + kTokenizerFile, out));
   TIE_CHECK_OK(hash_template(folder + "/" + kTemplateFile, out));

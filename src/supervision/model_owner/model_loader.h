@@ -43,7 +43,8 @@ struct LoadedModel {
   ModelDigests digests;
   crypto::Digest model_id{};
   uint32_t context_tokens = 0;
-  std::string kv_cache;  // as its record says
+  std::string kv_cache;          // as its record says
+  bool gpu_fast_kernels = true;  // likewise
   int64_t load_ms = 0;
   std::shared_ptr<prefix::PoolOwner> pool;  // the model's system-prompt prefix cache; null when the owner serves none
 };

@@ -17,6 +17,7 @@ namespace tie::owner {
 namespace {
 
 constexpr int64_t kLoanLookMs = 3'600'000;  // a connection with a loan is never idle
+constexpr int64_t kLookReplyMs = 500;       // a runtime that waits for a look hears how far it is so often
 constexpr mode_t kEdgeFolderMode = 0750;    // as those that the launcher makes
 constexpr int kNewModelLookMs = 1000;       // between looks whether the store has another model
 
@@ -70,7 +71,13 @@ struct OwnerServer::Connection {
   std::atomic<bool> done{false};
   std::atomic<int64_t> idle_since_ms{0};  // 0 while a request is being served, or something is lent
   std::shared_ptr<const LoadedModel> lent_model;
-  std::vector<std::shared_ptr<void>> loans;  // of that model's GPU weights, one a rank; end with the connection
+  std::vector<std::shared_ptr<GpuLoan>> loans;  // of that model's GPU weights, one a rank; end with the connection
+  bool lent = false;                            // a handle of them has been sent
+
+  void let_go() {
+    loans.clear();
+    lent_model.reset();
+  }
 };
 
 // A reply and the descriptors that go with it; the model keeps them open until the reply is sent.
@@ -78,7 +85,6 @@ struct OwnerServer::Answer {
   v1::OwnerReply reply;
   std::vector<int> fds;
   std::shared_ptr<const LoadedModel> model;
-  std::shared_ptr<void> loan;
   os::Fd passed;
 };
 
@@ -182,26 +188,21 @@ void OwnerServer::serve(Connection& connection) {
     if (!received) break;
     connection.idle_since_ms = 0;
     Answer reply = answer(connection, received->message);
-    if (reply.loan) {
-      connection.loans.push_back(std::move(reply.loan));
-      connection.lent_model = reply.model;
-    }
     bool sent = os::send_message(socket, reply.reply, Deadline::in_ms(options_.message_ms), reply.fds).has_value();
     if (connection.loans.empty()) connection.idle_since_ms = monotonic_ms();
     if (!sent) break;
   }
-  connection.loans.clear();
-  connection.lent_model.reset();
+  connection.let_go();
   // Tells the peer now; the descriptor itself is closed when the thread has been joined.
   ::shutdown(socket, SHUT_RDWR);
   connection.done = true;
 }
 
-OwnerServer::Answer OwnerServer::answer(const Connection& connection, const v1::OwnerRequest& request) {
+OwnerServer::Answer OwnerServer::answer(Connection& connection, const v1::OwnerRequest& request) {
   auto answered = [&]() -> Result<Answer> {
     if (request.kind_case() == v1::OwnerRequest::KIND_NOT_SET)
       return fail(Code::kUnsupportedFeature, "this owner does not know that request");
-    return connection.model.empty() ? operator_request(request) : model_request(connection.model, request);
+    return connection.model.empty() ? operator_request(request) : model_request(connection, request);
   }();
   if (answered) return std::move(*answered);
   Answer out;
@@ -219,14 +220,14 @@ Result<OwnerServer::Answer> OwnerServer::operator_request(const v1::OwnerRequest
   return out;
 }
 
-Result<OwnerServer::Answer> OwnerServer::model_request(const std::string& model, const v1::OwnerRequest& request) {
+Result<OwnerServer::Answer> OwnerServer::model_request(Connection& connection, const v1::OwnerRequest& request) {
   const std::string* asked = model_of(request);
-  if (asked == nullptr || *asked != model)
-    return fail(Code::kPermissionDenied, "this socket answers for the model " + model + " alone");
-  return request.has_attach() ? attach_model(request) : prefix_request(*asked, request);
+  if (asked == nullptr || *asked != connection.model)
+    return fail(Code::kPermissionDenied, "this socket answers for the model " + connection.model + " alone");
+  return request.has_attach() ? attach_model(connection, request) : prefix_request(*asked, request);
 }
 
-Result<OwnerServer::Answer> OwnerServer::attach_model(const v1::OwnerRequest& request) {
+Result<OwnerServer::Answer> OwnerServer::attach_model(Connection& connection, const v1::OwnerRequest& request) {
   const v1::AttachModel& attach = request.attach();
   Answer out;
   TIE_TRY(out.model, store_.attach(attach.model(), Deadline::in_ms(options_.attach_wait_ms)));
@@ -237,6 +238,7 @@ Result<OwnerServer::Answer> OwnerServer::attach_model(const v1::OwnerRequest& re
   handle.set_tensor_ranks(grid.tensor_ranks);
   handle.set_stages(grid.stages);
   handle.set_kv_cache(out.model->kv_cache);
+  handle.set_gpu_portable_kernels(!out.model->gpu_fast_kernels);
   handle.set_model(out.model->name);
   handle.set_model_id(out.model->model_id.data(), out.model->model_id.size());
   handle.set_release_id(options_.release_id.data(), options_.release_id.size());
@@ -244,24 +246,54 @@ Result<OwnerServer::Answer> OwnerServer::attach_model(const v1::OwnerRequest& re
   handle.set_tokenizer_bytes(out.model->tokenizer_bytes);
   handle.set_context_tokens(out.model->context_tokens);
   handle.set_prefix_ready(out.model->pool != nullptr && out.model->pool->ready());
-  GpuWeights* gpu = out.model->gpu.get();
-  if (gpu && attach.rank() > 0) gpu = out.model->later_gpus[attach.rank() - 1].get();
-  if (gpu) {
-    auto loan = gpu->lend();
-    if (!loan && loan.error().code == Code::kCorrupt) {
-      TIE_LOG("tie-model-owner", "the GPU weights of {} have changed: they are loaded anew",
-              os::LogWord(out.model->name));
-      store_.load_again(attach.model());
-      return fail(Code::kNotReady, loan.error().message);
-    }
-    if (!loan) return std::unexpected(std::move(loan.error()));
-    out.loan = std::move(*loan);
-    handle.set_gpu_handle(gpu->handle().bytes, sizeof gpu->handle().bytes);
-    handle.set_gpu_bytes(gpu->bytes());
-  }
+  if (out.model->gpu != nullptr) TIE_CHECK_OK(lend(connection, attach.rank(), out));
+  if (out.reply.has_error()) return out;
   const os::Fd& weights = attach.rank() == 0 ? out.model->weights : out.model->later_ranks[attach.rank() - 1];
   out.fds = {weights.get(), out.model->tokenizer.get()};
   return out;
+}
+
+// All ranks' weights at once, so that the looks at them run side by side. An error in the reply: not looked at yet.
+Result<void> OwnerServer::lend(Connection& connection, uint32_t rank, Answer& out) {
+  const LoadedModel& model = *out.model;
+  if (connection.lent_model != out.model) {
+    if (connection.lent) return fail(Code::kNotReady, "the model has changed: what was lent before ends first");
+    connection.let_go();
+    connection.lent_model = out.model;
+  }
+  while (connection.loans.size() <= model.later_gpus.size()) {
+    const size_t next = connection.loans.size();
+    auto loan = (next == 0 ? model.gpu : model.later_gpus[next - 1])->borrow();
+    if (!loan) {
+      connection.let_go();
+      return std::unexpected(std::move(loan.error()));
+    }
+    connection.loans.push_back(std::move(*loan));
+  }
+  GpuLoan& loan = *connection.loans[rank];
+  auto lent = loan.lent(Deadline::in_ms(kLookReplyMs));
+  if (!lent && lent.error().code == Code::kCorrupt) {
+    TIE_LOG("tie-model-owner", "the GPU weights of {} have changed: they are loaded anew", os::LogWord(model.name));
+    store_.load_again(model.name);
+    connection.let_go();
+    return fail(Code::kNotReady, lent.error().message);
+  }
+  if (!lent) {
+    connection.let_go();
+    return std::unexpected(std::move(lent.error()));
+  }
+  const GpuWeights& weights = *loan.weights();
+  if (!*lent) {
+    out = Answer{};
+    set_error(out.reply, {Code::kNotReady, "the weights in GPU memory are being looked at"});
+    out.reply.mutable_look()->set_done_bytes(loan.looked_at_bytes());
+    out.reply.mutable_look()->set_all_bytes(weights.bytes());
+    return {};
+  }
+  connection.lent = true;
+  out.reply.mutable_model()->set_gpu_handle(weights.handle().bytes, sizeof weights.handle().bytes);
+  out.reply.mutable_model()->set_gpu_bytes(weights.bytes());
+  return {};
 }
 
 Result<OwnerServer::Answer> OwnerServer::prefix_request(const std::string& name, const v1::OwnerRequest& request) {

@@ -63,10 +63,11 @@ class OwnerServer {
   void open_doors();
   void accept_from(const Door& door);
   void serve(Connection& connection);
-  Answer answer(const Connection& connection, const v1::OwnerRequest& request);
+  Answer answer(Connection& connection, const v1::OwnerRequest& request);
   Result<Answer> operator_request(const v1::OwnerRequest& request);
-  Result<Answer> model_request(const std::string& model, const v1::OwnerRequest& request);
-  Result<Answer> attach_model(const v1::OwnerRequest& request);
+  Result<Answer> model_request(Connection& connection, const v1::OwnerRequest& request);
+  Result<Answer> attach_model(Connection& connection, const v1::OwnerRequest& request);
+  Result<void> lend(Connection& connection, uint32_t rank, Answer& out);
   Result<Answer> prefix_request(const std::string& name, const v1::OwnerRequest& request);
   void make_room(const std::string& model);
   void reap();

@@ -35,6 +35,7 @@ class GpuModel final : public engine::ForwardModel, private engine::KvDevice {
 
   const bones::ModelConfig& config() const override { return model_->config(); }
   Result<bones::Logits> forward(const bones::Batch& batch, const bones::KvPool& kv) override;
+  bool finds_best() const override { return true; }
   std::string_view kernels() const override { return model_->kernel_word(); }
   engine::KvDevice* kv_device() override { return this; }
   std::string_view kv_order() const override { return "cuda-1"; }  // pointwise.h, PagedKv

@@ -75,7 +75,8 @@ Result<LoadedModel> load(const Flags& flags, int stop_fd, os::EndStep& step) {
                               .max_sequences = flags.max_batch};
   const bones::cuda::CudaModelOptions gpu_limits{.max_batch_rows = options.max_batch_rows,
                                                  .max_logit_rows = options.max_logit_rows,
-                                                 .max_sequences = options.max_sequences};
+                                                 .max_sequences = options.max_sequences,
+                                                 .fast_kernels = !flags.gpu.portable && out.memory.gpu_fast_kernels};
   if (out.memory.gpu && out.memory.grid.alone()) {
     TIE_TRY(out.model, runtime_host::GpuModel::attach(out.memory, flags.gpu, gpu_limits));
     return out;
@@ -210,6 +211,8 @@ Result<void> run(const Flags& flags, os::EndStep& step) {
   TIE_LOG("afm-runtime", "ready after {} ms: {} kernels, {} threads, {} KV, context of {} tokens",
           monotonic_ms() - began_ms, os::LogWord(loaded->model->kernels()), loaded->pool->size(),
           os::LogWord(bones::kv_type_name(loaded->kv_type)), context);
+  if (loaded->memory.gpu && (flags.gpu.portable || !loaded->memory.gpu_fast_kernels))
+    TIE_LOG("afm-runtime", "the GPU's own matrix units are left alone, as configured");
   if (const std::string_view note = bones::kernel_set_note(); !note.empty())
     TIE_LOG("afm-runtime", "the kernel set amx is not used: {}", os::LogWord(note));
   if (prefix.source != nullptr)
@@ -246,7 +249,7 @@ int main(int argc, char** argv) {
   CLI::App app{"The inference runtime of one model, behind Triton's gRPC interface on a unix socket."};
   app.add_option("--model", flags.model, "name of the served model")->required();
   app.add_option("--socket", flags.socket, "runtime.sock to serve")->required();
-  auto* owner = app.add_option("--owner-socket", flags.owner_socket, "owner.sock of tie-model-owner");
+  auto* owner = app.add_option("--owner-socket", flags.owner_socket, "weights.sock of this model at tie-model-owner");
   app.add_option("--kvxfer-socket", flags.kvxfer_socket,
                  "kvxfer.sock to serve; without it nothing is taken over between turns");
   auto* weights =
@@ -259,6 +262,8 @@ int main(int argc, char** argv) {
   app.add_option("--kv-mib", flags.kv_mib, "memory for keys and values")->check(CLI::Range(1, 1 << 20));
   app.add_option("--kernels", flags.kernels, "kernel set; default: the best this CPU has");
   app.add_option("--gpu-kernels", flags.gpu.kernels, "for a model on a GPU: its kernels (default: PREFIX/lib/tie)");
+  app.add_flag("--gpu-portable-kernels", flags.gpu.portable,
+               "for a model on a GPU: leave its own matrix units alone (as gpu_fast_kernels = false in model.toml)");
   app.add_option("--cuda-driver", flags.gpu.driver, "for a model on a GPU: the CUDA driver's library");
   app.add_option("--nccl", flags.gpu.nccl, "for a model on several GPUs: NCCL's library");
   app.add_option("--attach-deadline-ms", flags.attach_deadline_ms, "how long to wait for the owner")

@@ -12,6 +12,7 @@ namespace tie::runtime_host {
 namespace {
 
 constexpr int64_t kRetryMs = 50;
+constexpr int64_t kLeastPatienceMs = 10'000;  // without progress of a look
 constexpr size_t kMaxReplyBytes = 1 << 20;
 
 // False when stop_fd became readable.
@@ -43,16 +44,22 @@ Result<AttachedModel> attach_once(const std::string& owner_socket, const std::st
                                   int stop_fd) {
   TIE_TRY(os::Fd socket,
           os::connect_unix(owner_socket, Deadline::in_ms(std::min<int64_t>(1000, deadline.remaining_ms()))));
+  // A look at the weights in GPU memory takes as long as they are large: as long as it gets on, we wait.
+  const int64_t patience_ms = std::max(deadline.remaining_ms(), kLeastPatienceMs);
   auto ask = [&](uint32_t rank) -> Result<os::Received<v1::OwnerReply>> {
     v1::OwnerRequest request;
     request.mutable_attach()->set_model(model);
     request.mutable_attach()->set_rank(rank);
-    TIE_CHECK_OK(os::send_message(socket.get(), request, Deadline::in_ms(1000)));
-    if (!wait_or_stop(socket.get(), stop_fd, deadline.remaining_ms())) return fail(Code::kCancelled, "asked to stop");
-    TIE_TRY(auto reply, os::receive_message<v1::OwnerReply>(socket.get(), kMaxReplyBytes, Deadline::in_ms(1000), 2));
-    if (reply.message.has_error() && reply.message.error().code() != v1::OK)
-      return fail(static_cast<Code>(reply.message.error().code()), reply.message.error().message());
-    return reply;
+    for (uint64_t looked_at = 0;;) {
+      TIE_CHECK_OK(os::send_message(socket.get(), request, Deadline::in_ms(1000)));
+      if (!wait_or_stop(socket.get(), stop_fd, deadline.remaining_ms())) return fail(Code::kCancelled, "asked to stop");
+      TIE_TRY(auto reply, os::receive_message<v1::OwnerReply>(socket.get(), kMaxReplyBytes, Deadline::in_ms(1000), 2));
+      if (!reply.message.has_error() || reply.message.error().code() == v1::OK) return reply;
+      if (!reply.message.has_look() || deadline.passed())
+        return fail(static_cast<Code>(reply.message.error().code()), reply.message.error().message());
+      if (reply.message.look().done_bytes() > looked_at) deadline = Deadline::in_ms(patience_ms);
+      looked_at = std::max(looked_at, reply.message.look().done_bytes());
+    }
   };
   TIE_TRY(auto reply, ask(0));
   TIE_TRY(AttachedModel attached, map_sealed(std::move(reply.fds)));
@@ -62,6 +69,7 @@ Result<AttachedModel> attach_once(const std::string& owner_socket, const std::st
     TIE_TRY(attached.release_id, crypto::digest_from(as_bytes(handle.release_id()), "release id"));
   }
   attached.kv_cache = handle.kv_cache();
+  attached.gpu_fast_kernels = !handle.gpu_portable_kernels();
   if (!handle.gpu_handle().empty()) {
     TIE_TRY(attached.gpu, gpu_share(handle));
   }

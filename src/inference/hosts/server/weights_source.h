@@ -28,12 +28,14 @@ struct AttachedModel {
   bones::RankPlace grid;                    // what the owner has packed the weights for
   std::vector<os::Fd> later_ranks;          // the sealed images (with `gpu`: tables) of ranks 1, 2, ...
   std::string kv_cache;                     // the KV cache's type as model.toml names it; empty: the usual
+  bool gpu_fast_kernels = true;             // false: model.toml says so
   crypto::Digest model_id{}, release_id{};  // as the owner says; zero without one
 };
 
 // Asks the owner, again and again until the deadline: it may still be starting or loading. Every seal of both
 // descriptors is required before mapping. A model in GPU memory is lent to one runtime at a time: kNotReady, and
-// another try, while an earlier one still holds it. stop_fd: readable ends the wait with kCancelled. Errors:
+// another try, while an earlier one still holds it; while the owner looks at all of it the deadline moves on with each
+// step of the look. stop_fd: readable ends the wait with kCancelled. Errors:
 // kModelNotFound, kDeadline, kPermissionDenied (a seal is missing).
 Result<AttachedModel> attach_from_owner(const std::string& owner_socket, const std::string& model, Deadline deadline,
                                         int stop_fd);

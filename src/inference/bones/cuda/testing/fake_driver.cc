@@ -54,7 +54,8 @@ struct Stream {
 std::recursive_mutex lock;
 std::map<DevicePtr, Memory> memories;
 FakeCudaCounters counters;
-int capability = 3;
+int capability =
+    std::getenv("TIE_FAKE_CUDA_GENERATION") != nullptr ? std::atoi(std::getenv("TIE_FAKE_CUDA_GENERATION")) : 3;
 std::string broken_kernel;
 thread_local int current_device = 0;
 std::string last_fault = "no error";
