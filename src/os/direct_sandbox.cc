@@ -6,12 +6,15 @@
 #include <linux/filter.h>
 #include <linux/mount.h>
 #include <linux/seccomp.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -61,7 +64,7 @@ struct DirectPlan {
   SpawnPlan spawn;
   std::vector<PlannedMount> mounts;
   std::vector<std::vector<std::string>> tmpfs;  // folders to make; the last is the mount point
-  bool proc = false;
+  bool proc = false, loopback = false;
   std::string uid_map, gid_map;
   sock_fprog filter{};
   int life = -1;  // reading end of a pipe that only the launcher holds open for writing
@@ -160,6 +163,16 @@ void build_root(DirectPlan& plan) {
   if (set_mount_flags(AT_FDCWD, "/", 0, MOUNT_ATTR_RDONLY) != 0) child_fails("making the root read-only");
 }
 
+// As bubblewrap does for every network of its own; here only where something listens on it.
+void bring_up_loopback() {
+  const int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  ifreq lo{};
+  std::strncpy(lo.ifr_name, "lo", sizeof lo.ifr_name - 1);
+  lo.ifr_flags = IFF_UP | IFF_RUNNING;
+  if (socket < 0 || ::ioctl(socket, SIOCSIFFLAGS, &lo) != 0) child_fails("bringing up the sandbox's own network");
+  ::close(socket);
+}
+
 void drop_capabilities() {
   for (int capability = 0; capability <= kLastCapability; ++capability) ::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
@@ -186,6 +199,7 @@ void die_with_parent(int life) {
   (void)!::sethostname("tie", 3);
   ::umask(0077);
   apply_limits(plan.spawn.limits);
+  if (plan.loopback) bring_up_loopback();
   drop_capabilities();
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) child_fails("PR_SET_NO_NEW_PRIVS");
   if (plan.filter.len > 0 && ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &plan.filter) != 0)
@@ -266,6 +280,7 @@ class DirectLauncher final : public SandboxLauncher {
     for (const Bind& bind : profile.binds) TIE_CHECK_OK(add_mount(plan, bind));
     TIE_CHECK_OK(add_mount(plan, {.path = profile.program, .executable = true}));
     plan.proc = profile.proc;
+    plan.loopback = profile.syscalls == SyscallPolicy::kGpuRanksContainer;
     plan.uid_map = "1000 " + std::to_string(::geteuid()) + " 1";
     plan.gid_map = "1000 " + std::to_string(::getegid()) + " 1";
     plan.life = life_reader_.get();

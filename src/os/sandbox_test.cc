@@ -4,6 +4,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -55,8 +56,9 @@ TEST(BubblewrapCommand, TheHostNetworkIsKeptOnlyWhenAskedFor) {
 }
 
 TEST(SeccompProgram, EveryPolicyFitsAndOnlyNoneIsEmpty) {
-  for (SyscallPolicy policy : {SyscallPolicy::kPerRequest, SyscallPolicy::kDaemon, SyscallPolicy::kNetworkDaemon,
-                               SyscallPolicy::kContainer, SyscallPolicy::kGpuDaemon, SyscallPolicy::kGpuContainer}) {
+  for (SyscallPolicy policy :
+       {SyscallPolicy::kPerRequest, SyscallPolicy::kDaemon, SyscallPolicy::kNetworkDaemon, SyscallPolicy::kContainer,
+        SyscallPolicy::kGpuDaemon, SyscallPolicy::kGpuContainer, SyscallPolicy::kGpuRanksContainer}) {
     auto program = seccomp_program(policy);
     ASSERT_TRUE(program) << program.error().message;
     EXPECT_GT(program->size(), 50 * sizeof(sock_filter));
@@ -104,6 +106,16 @@ TEST(SeccompProgram, OnlyProcessesWithAGpuMayAskItsDriver) {
   }
   constexpr long kPushByteToTerminal = 0x5412;  // TIOCSTI
   EXPECT_EQ(call_under(SyscallPolicy::kGpuContainer, SYS_ioctl, -1, kPushByteToTerminal), ENOSYS);
+}
+
+TEST(SeccompProgram, OnlyRanksOnGpusMayMeetOnTheirOwnNetwork) {
+  for (SyscallPolicy policy : {SyscallPolicy::kPerRequest, SyscallPolicy::kDaemon, SyscallPolicy::kContainer,
+                               SyscallPolicy::kGpuDaemon, SyscallPolicy::kGpuContainer})
+    EXPECT_EQ(call_under(policy, SYS_socket, AF_INET, SOCK_STREAM), ENOSYS);
+  // A descriptor, which call_under takes for an error: neither the filter's nor the kernel's refusal.
+  EXPECT_NE(call_under(SyscallPolicy::kGpuRanksContainer, SYS_socket, AF_INET, SOCK_STREAM), ENOSYS);
+  EXPECT_EQ(call_under(SyscallPolicy::kGpuRanksContainer, SYS_socket, AF_INET, SOCK_DGRAM), ENOSYS);
+  EXPECT_EQ(call_under(SyscallPolicy::kGpuRanksContainer, SYS_ioctl, -1, 0xc020462aL), EBADF);
 }
 
 TEST(SeccompProgram, TheRuntimesFilterLeavesTheAnswerAboutTilesToTheKernel) {

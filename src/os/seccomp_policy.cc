@@ -203,6 +203,8 @@ void allow_sockets(Policy& policy, SyscallPolicy kind) {
   }
   policy.allow_when("socket", {equals(0, AF_UNIX)});
   policy.allow_when("socketpair", {equals(0, AF_UNIX)});
+  if (kind == SyscallPolicy::kGpuRanksContainer)
+    policy.allow_when("socket", {equals(0, AF_INET), masked(1, kSocketTypeMask, SOCK_STREAM)});
   if (!tcp) return;
   policy.allow_when("socket", {equals(0, AF_INET)});
   policy.allow_when("socket", {equals(0, AF_INET6)});
@@ -243,8 +245,9 @@ Result<Bytes> seccomp_program(SyscallPolicy policy_kind) {
   if (policy_kind == SyscallPolicy::kNone) return Bytes{};
   Policy policy;
   bool daemon = policy_kind != SyscallPolicy::kPerRequest;
-  bool processes = policy_kind == SyscallPolicy::kContainer || policy_kind == SyscallPolicy::kGpuContainer;
-  bool gpu = policy_kind == SyscallPolicy::kGpuDaemon || policy_kind == SyscallPolicy::kGpuContainer;
+  bool gpu_container = policy_kind == SyscallPolicy::kGpuContainer || policy_kind == SyscallPolicy::kGpuRanksContainer;
+  bool processes = policy_kind == SyscallPolicy::kContainer || gpu_container;
+  bool gpu = policy_kind == SyscallPolicy::kGpuDaemon || gpu_container;
   policy.allow(kCommon);
   if (daemon) policy.allow(kDaemonMore);
   if (processes) policy.allow(kContainerMore);

@@ -8,14 +8,15 @@
 namespace tie::os {
 
 enum class SyscallPolicy {
-  kPerRequest,     // cb_jobhelper, tie-cloud-app: unix sockets out, threads; no listening, no files made, no child
-                   // processes
-  kDaemon,         // unix sockets in and out, files in its own folder, threads; no child processes
-  kNetworkDaemon,  // kDaemon and TCP
-  kContainer,      // kDaemon and child processes (the runtime and its probe under their init)
-  kGpuDaemon,      // kDaemon and the ioctls of NVIDIA's driver: only for processes that see its devices
-  kGpuContainer,   // kContainer and these
-  kNone,           // no filter: only for the harness's control runs
+  kPerRequest,         // cb_jobhelper, tie-cloud-app: unix sockets out, threads; no listening, no files made, no child
+                       // processes
+  kDaemon,             // unix sockets in and out, files in its own folder, threads; no child processes
+  kNetworkDaemon,      // kDaemon and TCP
+  kContainer,          // kDaemon and child processes (the runtime and its probe under their init)
+  kGpuDaemon,          // kDaemon and the ioctls of NVIDIA's driver: only for processes that see its devices
+  kGpuContainer,       // kContainer and these
+  kGpuRanksContainer,  // kGpuContainer and stream sockets of its own, empty network: NCCL's ranks meet by them
+  kNone,               // no filter: only for the harness's control runs
 };
 
 // The program as an array of struct sock_filter. Empty for kNone. Cost: 1 to 2 ms; the launcher keeps it.

@@ -239,6 +239,28 @@ TEST_F(GpuAccess, OpensTheDriversNodesAndNothingElse) {
   EXPECT_EQ(daemon.binds.size(), nodes.size());
   EXPECT_TRUE(daemon.proc);
   for (const os::Bind& bind : daemon.binds) EXPECT_TRUE(bind.device && !bind.writable && !bind.executable);
+  EXPECT_TRUE(container.tmpfs.empty());
+  allow_gpu_ranks(container);
+  EXPECT_EQ(container.syscalls, os::SyscallPolicy::kGpuRanksContainer);
+  EXPECT_EQ(container.tmpfs, std::vector<std::string>{"/dev/shm"});
+}
+
+TEST_F(GpuAccess, GivesTheGpusOfTheRanksAlone) {
+  for (auto [record, gpus] : {std::pair{"device = \"cuda\"\n", 1u},
+                              {"device = \"auto\"\nranks = 2\n", 2u},
+                              {"device = \"cuda\"\nranks = 2\nstages = 3\n", 6u},
+                              {"ranks = 4\n", 0u},
+                              {"device = \"cuda\"\nranks = -5\n", 1u}}) {
+    write("models/m/model.toml", record);
+    EXPECT_EQ(gpus_of_model(path_, "m"), gpus) << record;
+  }
+  const std::vector<std::string> all{"/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia10",
+                                     "/dev/nvidia-uvm"};
+  EXPECT_EQ(nodes_of_first_gpus(all, 2),
+            (std::vector<std::string>{"/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia-uvm"}));
+  EXPECT_EQ(nodes_of_first_gpus(all, 1),
+            (std::vector<std::string>{"/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm"}));
+  EXPECT_EQ(nodes_of_first_gpus(all, UINT32_MAX), all);
 }
 
 class RunFolder : public Folder {

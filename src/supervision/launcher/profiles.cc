@@ -67,7 +67,8 @@ class Planner {
       };
     add_files(row, profile);
     add_arguments(row, model, profile);
-    if (uses_gpu(row, model)) TIE_CHECK_OK(add_gpu(program_of(row), container, profile));
+    if (const uint32_t gpus = gpus_for(row, model); gpus > 0)
+      TIE_CHECK_OK(add_gpu(program_of(row), container, gpus, profile));
     if (row.life == Life::kPerRequest) {
       std::string socket = std::string(row.process) == "tie-cloud-app" ? "tie_cloud_app" : row.process;
       unit.listen_path = socket_path(place_.run, socket);
@@ -177,18 +178,21 @@ class Planner {
     if (row.life == Life::kPerModel || name == "gpuhealthd") profile.proc = true;
   }
 
-  // The runtime of a model that wishes a GPU; with one such model the owner and gpuhealthd, too.
-  bool uses_gpu(const ProcessRow& row, const std::string& model) const {
-    if (gpu_nodes_.empty()) return false;
-    if (!model.empty()) return model_wishes_gpu(place_.assets, model);
+  // How many GPUs a process sees, the first ones: the runtime those of its model's ranks, the owner those of all
+  // models, gpuhealthd every one as soon as a model wishes any.
+  uint32_t gpus_for(const ProcessRow& row, const std::string& model) const {
+    if (gpu_nodes_.empty()) return 0;
+    if (!model.empty()) return gpus_of_model(place_.assets, model);
     const std::string_view name = row.process;
-    return (name == "tie-model-owner" || name == "gpuhealthd") &&
-           std::any_of(place_.models.begin(), place_.models.end(),
-                       [&](const std::string& m) { return model_wishes_gpu(place_.assets, m); });
+    if (name != "tie-model-owner" && name != "gpuhealthd") return 0;
+    uint32_t most = 0;
+    for (const std::string& m : place_.models) most = std::max(most, gpus_of_model(place_.assets, m));
+    return name == "gpuhealthd" && most > 0 ? UINT32_MAX : most;
   }
 
-  Result<void> add_gpu(const std::string& program, bool runtime, os::SandboxProfile& profile) {
-    allow_gpu(gpu_nodes_, profile);
+  Result<void> add_gpu(const std::string& program, bool runtime, uint32_t gpus, os::SandboxProfile& profile) {
+    allow_gpu(nodes_of_first_gpus(gpu_nodes_, gpus), profile);
+    if (runtime && gpus > 1) allow_gpu_ranks(profile);
     TIE_CHECK_OK(stage_.add_libraries(gpu_driver_libraries(), program));
     const std::string kernels = stage_.prefix() + "/lib/tie/tie_kernels.fatbin";
     std::error_code ignored;
