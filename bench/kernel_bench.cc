@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <random>
 
@@ -100,7 +101,8 @@ void attention(const KernelSet& set, KvType type, uint32_t rows, uint32_t dim, u
     set.store_kv(
         {k.data(), v.data(), const_cast<std::byte*>(job.kv) + t / 32 * job.block_stride, t % 32, 32, dim, type});
   }
-  const auto q = random_floats(rows * dim);
+  auto q = random_floats(rows * dim);
+  for (float& x : q) x /= std::sqrt(static_cast<float>(dim));  // scores as a model has them
   for (uint32_t r = 0; r < rows; ++r) job.q[r] = q.data() + r * dim, job.key_end[r] = keys;
   std::vector<float> a(kAttentionRows * dim), b(kAttentionRows * dim);
   AttentionPartial total{{}, {}, a.data()}, block{{}, {}, b.data()};
@@ -110,8 +112,12 @@ void attention(const KernelSet& set, KvType type, uint32_t rows, uint32_t dim, u
       [&] {
         if (set.prepare_queries) set.prepare_queries(job);
         for (uint32_t i = 0; i < keys / kKeyBlock; ++i) {
-          set.attend_block(job, i, block);
-          set.merge_partial(total, block, rows, dim);
+          if (set.attend_more && type == KvType::kQ8 && i > 0) {
+            set.attend_more(job, i, total);
+            continue;
+          }
+          set.attend_block(job, i, i == 0 ? total : block);
+          if (i > 0) set.merge_partial(total, block, rows, dim);
         }
       },
       budget);

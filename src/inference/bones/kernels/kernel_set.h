@@ -101,6 +101,8 @@ struct KernelSet {
       const AttentionJob& job);  // once for an item, before its first attend_block; null: nothing to prepare
   void (*attend_block)(const AttentionJob& job, uint32_t key_block,
                        AttentionPartial& out);  // keys [128 * key_block, + 128)
+  // attend_block over an 8-bit cache and merge_partial of what it finds, to the same bits; null: call those.
+  void (*attend_more)(const AttentionJob& job, uint32_t key_block, AttentionPartial& total);
   void (*merge_partial)(AttentionPartial& into, const AttentionPartial& from, uint32_t n_rows, uint32_t head_dim);
   void (*turn)(const float* from, uint32_t head_dim, float* to);  // q8_cache.h; in place as well
   uint32_t (*tile_rows)(uint32_t rows) = nullptr;  // rows of a tile of a batch of that many; null: rows_per_tile

@@ -342,7 +342,8 @@ TEST(Kernels, AttentionIsTheReferencesToTheBit) {
     Random random(5);
     const KernelSet& twin = twin_of(*set);
     for (uint32_t trial = 0; trial < 240; ++trial) {
-      const uint32_t dim = 16 * (1 + random.below(8)), tokens = 16u << random.below(4), n = 1 + random.below(300);
+      const uint32_t dim = random.below(12) == 0 ? 256 : 16 * (1 + random.below(8)), tokens = 16u << random.below(4),
+                     n = 1 + random.below(300);
       const auto type = static_cast<KvType>(1 + random.below(3));
       const uint64_t seed = trial + 100;
       Random for_ref(seed), for_set(seed);
@@ -357,7 +358,7 @@ TEST(Kernels, AttentionIsTheReferencesToTheBit) {
       job.soft_cap = random.below(3) == 0 ? 10.0f : 0.0f;
       job.n_rows = 1 + random.below(kAttentionRows);
       Buffer<float> q(kAttentionRows * dim), a(kAttentionRows * dim), b(kAttentionRows * dim), c(kAttentionRows * dim),
-          d(kAttentionRows * dim);
+          d(kAttentionRows * dim), e(kAttentionRows * dim);
       random.fill(q.data(), kAttentionRows * dim, 0.3f);
       for (uint32_t r = 0; r < job.n_rows; ++r) {
         job.q[r] = q.data() + r * dim;
@@ -365,20 +366,25 @@ TEST(Kernels, AttentionIsTheReferencesToTheBit) {
         job.key_begin[r] = random.below(2) ? 0 : random.below(job.key_end[r]);
       }
       AttentionPartial ref_total{{}, {}, a.data()}, ref_block{{}, {}, b.data()}, total{{}, {}, c.data()},
-          block{{}, {}, d.data()};
+          block{{}, {}, d.data()}, at_once{{}, {}, e.data()};
       for (uint32_t r = 0; r < kAttentionRows; ++r)
-        ref_total.max[r] = total.max[r] = -std::numeric_limits<float>::infinity();
+        ref_total.max[r] = total.max[r] = at_once.max[r] = -std::numeric_limits<float>::infinity();
       if (set->prepare_queries) set->prepare_queries(job);
       for (uint32_t key_block = 0; key_block * kKeyBlock < n; ++key_block) {
         twin.attend_block(job, key_block, ref_block);
         set->attend_block(job, key_block, block);
         twin.merge_partial(ref_total, ref_block, job.n_rows, dim);
         set->merge_partial(total, block, job.n_rows, dim);
+        if (set->attend_more && type == KvType::kQ8) set->attend_more(job, key_block, at_once);
       }
       EXPECT_EQ(0, std::memcmp(a.data(), c.data(), size_t{job.n_rows} * dim * 4))
           << set->name << " dim " << dim << " rows " << job.n_rows;
       EXPECT_EQ(0, std::memcmp(ref_total.sum, total.sum, job.n_rows * 4)) << set->name;
       EXPECT_EQ(0, std::memcmp(ref_total.max, total.max, job.n_rows * 4)) << set->name;
+      if (!set->attend_more || type != KvType::kQ8) continue;
+      EXPECT_EQ(0, std::memcmp(a.data(), e.data(), size_t{job.n_rows} * dim * 4)) << set->name << ", at once";
+      EXPECT_EQ(0, std::memcmp(ref_total.sum, at_once.sum, job.n_rows * 4)) << set->name;
+      EXPECT_EQ(0, std::memcmp(ref_total.max, at_once.max, job.n_rows * 4)) << set->name;
     }
   }
 }

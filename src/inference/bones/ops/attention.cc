@@ -106,6 +106,7 @@ void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& c,
   AttentionPartial totals[kItemTiles], block;
   Blocks blocks[kItemTiles];
   block.acc = scratch.block;
+  const bool at_once = kernels.attend_more != nullptr && kv.layout.type == KvType::kQ8;
   const auto end = items.waiting ? static_cast<uint32_t>(ws.items.size()) : items.last;
   uint32_t own = items.first;
   auto take = [&] { return items.waiting ? next.fetch_add(1, std::memory_order_relaxed) : own++; };
@@ -125,8 +126,13 @@ void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& c,
     for (uint32_t b = all.first; b < all.last; ++b) {  // a block of keys stays in the caches for all tiles
       for (uint32_t t = 0; t < tiles; ++t) {
         if (b < blocks[t].first || b >= blocks[t].last) continue;
-        kernels.attend_block(jobs[t], b, b == blocks[t].first ? totals[t] : block);
-        if (b != blocks[t].first) kernels.merge_partial(totals[t], block, jobs[t].n_rows, c.head_dim);
+        const bool first = b == blocks[t].first;
+        if (!first && at_once) {
+          kernels.attend_more(jobs[t], b, totals[t]);
+          continue;
+        }
+        kernels.attend_block(jobs[t], b, first ? totals[t] : block);
+        if (!first) kernels.merge_partial(totals[t], block, jobs[t].n_rows, c.head_dim);
       }
     }
     for (uint32_t t = 0; t < tiles; ++t) write_out(kernels, ws, c, batch, item, t, totals[t], kv.layout.type);

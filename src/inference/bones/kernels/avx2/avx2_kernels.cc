@@ -239,7 +239,7 @@ void matmul(const MatmulJob& job) {
 }  // namespace
 
 const KernelSet kAvx2Kernels = {
-    "avx2",    matmul,    quantize, rms_scale, scale_mul,       scale_mul_add, scale_by,      add,    rotate,
-    silu_gate, gelu_gate, soft_cap, store_kv,  prepare_queries, attend_block,  merge_partial, q8_turn};
+    "avx2",    matmul,    quantize, rms_scale, scale_mul,       scale_mul_add, scale_by,    add,           rotate,
+    silu_gate, gelu_gate, soft_cap, store_kv,  prepare_queries, attend_block,  attend_more, merge_partial, q8_turn};
 
 }  // namespace tie::bones

@@ -38,8 +38,9 @@ void quantize_fast(const QuantizeJob& job) {
 
 }  // namespace
 
-const KernelSet kAvx512Kernels = {
-    "avx512",  matmul,    quantize_fast, rms_scale, scale_mul,       scale_mul_add, scale_by,      add,    rotate,
-    silu_gate, gelu_gate, soft_cap,      store_kv,  prepare_queries, attend_block,  merge_partial, q8_turn};
+const KernelSet kAvx512Kernels = {"avx512",      matmul,        quantize_fast, rms_scale,       scale_mul,
+                                  scale_mul_add, scale_by,      add,           rotate,          silu_gate,
+                                  gelu_gate,     soft_cap,      store_kv,      prepare_queries, attend_block,
+                                  attend_more,   merge_partial, q8_turn};
 
 }  // namespace tie::bones

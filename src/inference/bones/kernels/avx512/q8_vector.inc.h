@@ -30,8 +30,10 @@ static inline V q8_butterfly(V x) {
   if constexpr (H == 2) other = _mm512_permute_ps(x.v, 0x4e);
   if constexpr (H == 4) other = _mm512_shuffle_f32x4(x.v, x.v, 0xb1);
   if constexpr (H == 8) other = _mm512_shuffle_f32x4(x.v, x.v, 0x4e);
-  constexpr __mmask16 kSecond = H == 1 ? 0xaaaa : H == 2 ? 0xcccc : H == 4 ? 0xf0f0 : 0xff00;
-  return {_mm512_mask_sub_ps(_mm512_add_ps(x.v, other), kSecond, other, x.v)};
+  // The second of a pair takes the difference: times -1 is exact, so one multiply-add does for both.
+  constexpr uint32_t kSecond = H == 1 ? 0xaaaa : H == 2 ? 0xcccc : H == 4 ? 0xf0f0 : 0xff00;
+  const __m512 sign = _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), kSecond, _mm512_set1_ps(-1.0f));
+  return {_mm512_fmadd_ps(x.v, sign, other)};
 }
 
 static inline void q8_codes16(int8_t* codes, V x) {
@@ -50,6 +52,11 @@ static inline void q8_scatter_codes(std::byte* words, uint32_t at, V x) {
   _mm512_mask_storeu_epi8(words, 0x1111111111111111ull << at, codes);
 }
 
+// x as n and a fraction; the exponent below takes n's floor itself.
+static inline void q8_split(V x, V& n, V& f) {
+  n = x;
+  f = {_mm512_reduce_ps(x.v, _MM_FROUND_TO_NEG_INF)};
+}
 static inline V q8_scale_by(V x, V exponent) {
   return {_mm512_scalef_ps(x.v, exponent.v)};
 }

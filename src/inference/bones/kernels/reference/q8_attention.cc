@@ -45,10 +45,8 @@ float product(const AttentionJob& job, const int8_t* query, uint32_t key) {
 }
 
 float exp2_q8(float x) {
-  const float n = std::nearbyint(x), f = x - n;
-  float p = std::fma(kQ8Exp2[2], f, kQ8Exp2[1]);
-  p = std::fma(p, f, kQ8Exp2[0]);
-  p = std::fma(p, f, 1.0f);
+  const float n = std::floor(x), f = x - n;
+  const float p = std::fma(std::fma(kQ8Exp2[2], f, kQ8Exp2[1]), f, kQ8Exp2[0]);
   return n < -200.0f ? 0.0f : std::ldexp(p, static_cast<int>(n));
 }
 
@@ -67,7 +65,7 @@ void attend_row(const AttentionJob& job, uint32_t r, uint32_t begin, uint32_t en
     max = std::max(max, x);
   }
   if (job.soft_cap > 0.0f) scale = 1.0f;
-  const float c = scale * kQ8Log2e, shift = -(max * c);
+  const float c = scale * kQ8Log2e, shift = -(max * c) - 1.0f;
   for (uint32_t key = begin; key < end; ++key) {
     float& x = t[key % kKeyBlock];
     const float p = exp2_q8(std::fma(x, c, shift));

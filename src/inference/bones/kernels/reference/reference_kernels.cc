@@ -262,8 +262,8 @@ void merge_partial(AttentionPartial& into, const AttentionPartial& from, uint32_
 
 }  // namespace
 
-const KernelSet kReferenceKernels = {"reference", matmul,  quantize,     rms_scale,     scale_mul, scale_mul_add,
-                                     scale_by,    add,     rotate,       silu_gate,     gelu_gate, soft_cap,
-                                     store_kv,    nullptr, attend_block, merge_partial, q8_turn};
+const KernelSet kReferenceKernels = {"reference", matmul,  quantize,     rms_scale, scale_mul,     scale_mul_add,
+                                     scale_by,    add,     rotate,       silu_gate, gelu_gate,     soft_cap,
+                                     store_kv,    nullptr, attend_block, nullptr,   merge_partial, q8_turn};
 
 }  // namespace tie::bones

@@ -10,14 +10,38 @@ static inline const std::byte* q8_group(const AttentionJob& job, uint32_t key) {
 
 constexpr uint32_t kQ8WidestHead = 512;
 
-static void q8_turn(const float* from, uint32_t head_dim, float* to) {
-  for (uint32_t d = 0; d < head_dim; d += 16) {
-    V x = V::load(from + d);
-    x = q8_butterfly<1>(x);
-    x = q8_butterfly<2>(x);
-    x = q8_butterfly<4>(x);
-    V::store(to + d, q8_butterfly<8>(x));
+static inline V q8_turn16(V x) {
+  x = q8_butterfly<1>(x);
+  x = q8_butterfly<2>(x);
+  x = q8_butterfly<4>(x);
+  return q8_butterfly<8>(x);
+}
+
+// A head of 16 * N dimensions that are one run, in registers.
+template <uint32_t N>
+static inline void q8_turn_whole(const float* from, float* to) {
+  V x[N];
+#pragma GCC unroll 16
+  for (uint32_t i = 0; i < N; ++i) x[i] = q8_turn16(V::load(from + 16 * i));
+#pragma GCC unroll 4
+  for (uint32_t h = 1; h < N; h *= 2) {
+#pragma GCC unroll 16
+    for (uint32_t i = 0; i < N; ++i) {
+      if (i & h) continue;
+      const V a = x[i], b = x[i + h];
+      x[i] = V::add(a, b);
+      x[i + h] = V::sub(a, b);
+    }
   }
+#pragma GCC unroll 16
+  for (uint32_t i = 0; i < N; ++i) V::store(to + 16 * i, x[i]);
+}
+
+static void q8_turn(const float* from, uint32_t head_dim, float* to) {
+  if (head_dim == 64) return q8_turn_whole<4>(from, to);
+  if (head_dim == 128) return q8_turn_whole<8>(from, to);
+  if (head_dim == 256) return q8_turn_whole<16>(from, to);
+  for (uint32_t d = 0; d < head_dim; d += 16) V::store(to + d, q8_turn16(V::load(from + d)));
   const uint32_t turned = q8_turned(head_dim);
   for (uint32_t h = 16; h < turned; h *= 2) {
     for (uint32_t start = 0; start < head_dim; start += 2 * h) {
@@ -150,11 +174,9 @@ static inline void q8_score(const AttentionJob& job, Q8Block& block, uint32_t ro
 }
 
 static inline V q8_exp2(V x) {
-  const V n = V::round(x), f = V::sub(x, n);
-  V p = V::fma(V::set(kQ8Exp2[2]), f, V::set(kQ8Exp2[1]));
-  p = V::fma(p, f, V::set(kQ8Exp2[0]));
-  p = V::fma(p, f, V::set(1.0f));
-  return q8_scale_by(p, n);
+  V n, f;
+  q8_split(x, n, f);
+  return q8_scale_by(V::fma(V::fma(V::set(kQ8Exp2[2]), f, V::set(kQ8Exp2[1])), f, V::set(kQ8Exp2[0])), n);
 }
 
 static inline V q8_value_scales(const AttentionJob& job, const std::byte* group) {
@@ -179,7 +201,7 @@ template <bool Whole>
 static inline void q8_weights(const AttentionJob& job, Q8Block& block, uint32_t r, float c, float max, V& sum,
                               V& weight, V& most) {
   constexpr uint32_t kGroups = kKeyBlock / 16;
-  const V factor = V::set(c), shift = V::set(-(max * c));
+  const V factor = V::set(c), shift = V::set(-(max * c) - 1.0f);
   sum = weight = most = V::set(0.0f);
   auto group = [&](uint32_t g) {
     V p = q8_exp2(V::fma(V::load(block.t[r] + 16 * g), factor, shift));
@@ -209,7 +231,7 @@ static inline void q8_weights(const AttentionJob& job, Q8Block& block, uint32_t 
 
 // Scores of all rows to weights in bytes. Step by step for all rows, because each row's steps wait for one another.
 template <uint32_t R>
-static inline void q8_soften(const AttentionJob& job, Q8Block& block, AttentionPartial& out) {
+static inline void q8_soften(const AttentionJob& job, Q8Block& block, float* max_of, float* sum_of) {
   constexpr uint32_t kGroups = kKeyBlock / 16;
   alignas(64) float max[16], sum[16], weight[16], codes[16], most[16], scale[R];
   bool whole[R];
@@ -231,7 +253,7 @@ static inline void q8_soften(const AttentionJob& job, Q8Block& block, AttentionP
   q8_fold_max<R>(lanes, max);
   for (uint32_t r = 0; r < R; ++r) {
     const bool any = max[r] > -__builtin_inff();
-    out.max[r] = any ? max[r] * scale[r] : -__builtin_inff();
+    max_of[r] = any ? max[r] * scale[r] : -__builtin_inff();
     (whole[r] ? q8_weights<true> : q8_weights<false>)(job, block, r, scale[r] * kQ8Log2e, max[r], lanes[r], weights[r],
                                                       more[r]);
   }
@@ -240,7 +262,7 @@ static inline void q8_soften(const AttentionJob& job, Q8Block& block, AttentionP
   q8_fold_max<R>(more, most);
   for (uint32_t r = 0; r < R; ++r) {
     const bool some = most[r] > kQ8Smallest;
-    out.sum[r] = sum[r];
+    sum_of[r] = sum[r];
     most[r] = some ? 255.0f / most[r] : 0.0f;
   }
   static constexpr int8_t kOnes[4] = {1, 1, 1, 1};
@@ -262,9 +284,10 @@ static inline void q8_soften(const AttentionJob& job, Q8Block& block, AttentionP
   for (uint32_t r = 0; r < R; ++r) block.units[r] = codes[r] > 0.0f ? weight[r] / codes[r] : 0.0f;
 }
 
-// Weighted values of rows [row, row + R), head dimensions [d, d + 16 * C).
-template <uint32_t R, uint32_t C>
-static inline void q8_weigh(const AttentionJob& job, const Q8Block& block, uint32_t row, uint32_t d, float* acc) {
+// Weighted values of rows [row, row + R), head dimensions [d, d + 16 * C), to acc; More: merged into it.
+template <uint32_t R, uint32_t C, bool More>
+static inline void q8_weigh(const AttentionJob& job, const Q8Block& block, uint32_t row, uint32_t d,
+                            const MergeWeights& merge, float* acc) {
   D sum[R][C];
   for (uint32_t r = 0; r < R; ++r)
     for (uint32_t c = 0; c < C; ++c) sum[r][c] = D::start(0);
@@ -282,10 +305,14 @@ static inline void q8_weigh(const AttentionJob& job, const Q8Block& block, uint3
       }
     }
   }
-  for (uint32_t r = 0; r < R; ++r)
-    for (uint32_t c = 0; c < C; ++c)
-      V::store(acc + size_t{row + r} * job.head_dim + d + 16 * c,
-               V::mul(sum[r][c].floats(), V::set(block.units[row + r])));
+  for (uint32_t r = 0; r < R; ++r) {
+    const V unit = V::set(block.units[row + r]);
+    for (uint32_t c = 0; c < C; ++c) {
+      float* to = acc + size_t{row + r} * job.head_dim + d + 16 * c;
+      const V x = V::mul(sum[r][c].floats(), unit);
+      V::store(to, More ? merged(V::load(to), x, merge, row + r) : x);
+    }
+  }
 }
 
 // Rows [row, row + R) against all groups of the block.
@@ -298,16 +325,18 @@ static inline void q8_score_rows(const AttentionJob& job, Q8Block& block, uint32
   for (; g < block.last; ++g) q8_score<R, 1, kPrefetch>(job, block, row, g);
 }
 
-template <uint32_t R>
-static inline void q8_weigh_rows(const AttentionJob& job, const Q8Block& block, uint32_t row, float* acc) {
+template <uint32_t R, bool More>
+static inline void q8_weigh_rows(const AttentionJob& job, const Q8Block& block, uint32_t row, const MergeWeights& merge,
+                                 float* acc) {
   constexpr uint32_t kColumns = D::kSums / R >= 4 ? 4 : D::kSums / R >= 2 ? 2 : 1;
   uint32_t d = 0;
-  for (; d + 16 * kColumns <= job.head_dim; d += 16 * kColumns) q8_weigh<R, kColumns>(job, block, row, d, acc);
-  for (; d < job.head_dim; d += 16) q8_weigh<R, 1>(job, block, row, d, acc);
+  for (; d + 16 * kColumns <= job.head_dim; d += 16 * kColumns)
+    q8_weigh<R, kColumns, More>(job, block, row, d, merge, acc);
+  for (; d < job.head_dim; d += 16) q8_weigh<R, 1, More>(job, block, row, d, merge, acc);
 }
 
-// Rows in tiles of at most D::kRows.
-template <uint32_t R>
+// Rows in tiles of at most D::kRows. More: merges into what `out` has, as merge_partial would.
+template <uint32_t R, bool More>
 static void q8_attend_rows(const AttentionJob& job, uint32_t key_block, AttentionPartial& out) {
   Q8Block block;
   block.start = key_block * kKeyBlock;
@@ -331,16 +360,24 @@ static void q8_attend_rows(const AttentionJob& job, uint32_t key_block, Attentio
     for (uint32_t row = 0; row + kTile <= R; row += kTile) q8_score_rows<kTile>(job, block, row);
     if constexpr (kRest != 0) q8_score_rows<kRest>(job, block, R - kRest);
   }
-  q8_soften<R>(job, block, out);
-  for (uint32_t row = 0; row + kTile <= R; row += kTile) q8_weigh_rows<kTile>(job, block, row, out.acc);
-  if constexpr (kRest != 0) q8_weigh_rows<kRest>(job, block, R - kRest, out.acc);
+  MergeWeights merge;
+  if constexpr (More) {
+    AttentionPartial found;
+    q8_soften<R>(job, block, found.max, found.sum);
+    merge_weights(out, found, R, merge);
+  } else {
+    q8_soften<R>(job, block, out.max, out.sum);
+  }
+  for (uint32_t row = 0; row + kTile <= R; row += kTile) q8_weigh_rows<kTile, More>(job, block, row, merge, out.acc);
+  if constexpr (kRest != 0) q8_weigh_rows<kRest, More>(job, block, R - kRest, merge, out.acc);
 }
 
+template <bool More>
 static void q8_attend_block(const AttentionJob& job, uint32_t key_block, AttentionPartial& out) {
   using Fn = void (*)(const AttentionJob&, uint32_t, AttentionPartial&);
-  static constexpr Fn kRows[kAttentionRows] = {q8_attend_rows<1>, q8_attend_rows<2>, q8_attend_rows<3>,
-                                               q8_attend_rows<4>, q8_attend_rows<5>, q8_attend_rows<6>,
-                                               q8_attend_rows<7>, q8_attend_rows<8>};
+  static constexpr Fn kRows[kAttentionRows] = {
+      q8_attend_rows<1, More>, q8_attend_rows<2, More>, q8_attend_rows<3, More>, q8_attend_rows<4, More>,
+      q8_attend_rows<5, More>, q8_attend_rows<6, More>, q8_attend_rows<7, More>, q8_attend_rows<8, More>};
   kRows[job.n_rows - 1](job, key_block, out);
 }
 
@@ -352,5 +389,8 @@ static void prepare_queries(const AttentionJob& job) {
   if (job.type == KvType::kQ8) q8_prepare_queries(job);
 }
 static void attend_block(const AttentionJob& job, uint32_t key_block, AttentionPartial& out) {
-  (job.type == KvType::kQ8 ? q8_attend_block : attend_block16)(job, key_block, out);
+  (job.type == KvType::kQ8 ? q8_attend_block<false> : attend_block16)(job, key_block, out);
+}
+static void attend_more(const AttentionJob& job, uint32_t key_block, AttentionPartial& total) {
+  q8_attend_block<true>(job, key_block, total);
 }

@@ -329,24 +329,41 @@ static void attend_block16(const AttentionJob& job, uint32_t key_block, Attentio
   (job.type == KvType::kBf16 ? kBrain : kHalf)[job.n_rows - 1](job, key_block, out);
 }
 
-static void merge_partial(AttentionPartial& into, const AttentionPartial& from, uint32_t n_rows, uint32_t head_dim) {
+// What both sides of a merge count for: rows of the first in [0, 8), of the second after them. A row that has seen
+// nothing on either side counts nothing.
+struct MergeWeights {
+  alignas(64) float of[16];
+};
+
+// The weights, and `into`'s maxima and sums after the merge.
+static inline void merge_weights(AttentionPartial& into, const AttentionPartial& from, uint32_t n_rows,
+                                 MergeWeights& out) {
   static_assert(kAttentionRows == 8, "the exponentials of both sides fill one vector");
-  alignas(64) float top[16] = {}, weight[16] = {};
-  for (uint32_t r = 0; r < n_rows; ++r) {
-    top[r] = into.max[r] > from.max[r] ? into.max[r] : from.max[r];
-    const bool any = top[r] > -__builtin_inff();
-    weight[r] = any ? into.max[r] - top[r] : 0.0f;
-    weight[8 + r] = any ? from.max[r] - top[r] : 0.0f;
+  for (uint32_t r = 0; r < kAttentionRows; ++r) {
+    out.of[r] = out.of[8 + r] = 0.0f;
+    if (r >= n_rows) continue;
+    const float top = into.max[r] > from.max[r] ? into.max[r] : from.max[r];
+    const bool any = top > -__builtin_inff();
+    out.of[r] = any ? into.max[r] - top : 0.0f;
+    out.of[8 + r] = any ? from.max[r] - top : 0.0f;
+    into.max[r] = top;
   }
-  V::store(weight, exp_v(V::load(weight)));
+  V::store(out.of, exp_v(V::load(out.of)));
+  for (uint32_t r = 0; r < n_rows; ++r)
+    into.sum[r] = V::scalar_fma(into.sum[r], out.of[r], from.sum[r] * out.of[8 + r]);
+}
+
+static inline V merged(V into, V from, const MergeWeights& weights, uint32_t row) {
+  return V::fma(into, V::set(weights.of[row]), V::mul(from, V::set(weights.of[8 + row])));
+}
+
+static void merge_partial(AttentionPartial& into, const AttentionPartial& from, uint32_t n_rows, uint32_t head_dim) {
+  MergeWeights weights;
+  merge_weights(into, from, n_rows, weights);
   for (uint32_t r = 0; r < n_rows; ++r) {
-    if (!(top[r] > -__builtin_inff())) continue;
-    const float a = weight[r], b = weight[8 + r];
-    into.max[r] = top[r];
-    into.sum[r] = V::scalar_fma(into.sum[r], a, from.sum[r] * b);
     float* acc = into.acc + size_t{r} * head_dim;
     const float* more = from.acc + size_t{r} * head_dim;
     for (uint32_t d = 0; d < head_dim; d += 16)
-      V::store(acc + d, V::fma(V::load(acc + d), V::set(a), V::mul(V::load(more + d), V::set(b))));
+      V::store(acc + d, merged(V::load(acc + d), V::load(more + d), weights, r));
   }
 }
