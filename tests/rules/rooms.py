@@ -44,7 +44,8 @@ ROOMS = {
     "supervision/gpuhealthd": {"base", "os", "proto", "supervision/rpc"},
     "supervision/status_probe": {"base", "os", "proto", "supervision/rpc"},
     "supervision/controllerd": {"base", "os", "proto", "supervision/rpc"},
-    "supervision/launcher": {"base", "os", "crypto", "keys/tokens", "supervision/signed_assets"},
+    # supervision/model_owner: for served_version.h alone.
+    "supervision/launcher": {"base", "os", "crypto", "keys/tokens", "supervision/signed_assets", "supervision/model_owner"},
     "client/token_wallet": {"base", "crypto", "keys/tokens", "client/session"},
     "client/session": {"base", "crypto", "proto", "keys/attestation", "keys/tokens"},
     "client/turn_keys": {"base", "os", "crypto", "proto"},

@@ -26,7 +26,7 @@ class Planner {
       : config_(config), place_(place), stage_(stage) {}
 
   Result<NodePlan> plan() {
-    TIE_TRY(app_assets_, stage_.app_assets(place_.assets, place_.models));
+    TIE_TRY(app_assets_, stage_.app_assets(place_.assets, place_.run + "/weights", place_.models));
     for (const ProcessRow& row : process_table()) {
       if (std::string_view(row.process) == "tie-proxy" && config_.proxy == "none") continue;
       if (std::string_view(row.process) == "token_spentd" && config_.token_issuer.empty()) continue;
@@ -62,7 +62,7 @@ class Planner {
     // A recycle may be there because assets changed; request processes that start after it read the new ones.
     if (container)
       unit.before_start = [stage = &stage_, place = place_]() -> Result<void> {
-        TIE_TRY(std::string refreshed, stage->app_assets(place.assets, place.models));
+        TIE_TRY(std::string refreshed, stage->app_assets(place.assets, place.run + "/weights", place.models));
         return {};
       };
     add_files(row, profile);

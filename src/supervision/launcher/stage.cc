@@ -1,16 +1,22 @@
 #include "supervision/launcher/stage.h"
 
+#include <toml++/toml.h>
+
 #include <filesystem>
 #include <functional>
 #include <optional>
 
+#include "os/fd.h"
 #include "os/program_files.h"
+#include "supervision/model_owner/served_version.h"
 #include "supervision/signed_assets/asset_manifest.h"
 
 namespace tie::launcher {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr size_t kMaxRecordBytes = size_t{64} << 10;
 
 Result<void> copy_tree(const fs::path& from, const fs::path& to) {
   std::error_code error;
@@ -43,6 +49,34 @@ Result<void> copy_one(const fs::path& from, const fs::path& to, const AcceptCopy
   if (!error) fs::rename(beside, to, error);
   if (error) return fail(Code::kIo, "copying " + from.string() + " into memory: " + error.message());
   return {};
+}
+
+constexpr const char* kAppFiles[] = {"tokenizer.img", "model.toml", "template.jinja"};
+
+bool is_optional(std::string_view file) {
+  return file == "template.jinja";
+}
+
+// The model that model.toml was written for; empty when it does not say.
+std::string model_id_in(const std::string& record) {
+  auto text = os::read_file(record, kMaxRecordBytes);
+  if (!text) return "";
+  try {
+    return toml::parse(as_text(*text))["model_id"].value_or(std::string());
+  } catch (const toml::parse_error&) {
+    return "";
+  }
+}
+
+// Whether what lies in a model's folder is what the owner hands out; also before it has said what that is.
+bool is_served(const std::string& folder, const std::optional<owner::ServedVersion>& served) {
+  if (!served) return true;
+  const std::string made_for = model_id_in(folder + "/model.toml");
+  if (!made_for.empty() && made_for != to_hex(served->model_id)) return false;
+  auto tokenizer = crypto::sha256_file(folder + "/tokenizer.img");
+  auto chat_template = crypto::sha256_file(folder + "/template.jinja");
+  if (!chat_template && chat_template.error().code == Code::kNotFound) chat_template = crypto::sha256(ByteView{});
+  return tokenizer && chat_template && *tokenizer == served->tokenizer && *chat_template == served->chat_template;
 }
 
 }  // namespace
@@ -112,7 +146,8 @@ Result<void> Stage::add_libraries(const std::vector<std::string>& libraries, con
   return {};
 }
 
-Result<std::string> Stage::app_assets(const std::string& assets, const std::vector<std::string>& models) const {
+Result<std::string> Stage::app_assets(const std::string& assets, const std::string& served,
+                                      const std::vector<std::string>& models) const {
   std::string out = root_ + "/app-assets";
   std::optional<assets::AssetManifest> manifest;
   if (!assets_key_.empty()) {
@@ -126,12 +161,17 @@ Result<std::string> Stage::app_assets(const std::string& assets, const std::vect
     });
   };
   std::error_code error;
-  for (const std::string& model : models)
-    for (const char* file : {"tokenizer.img", "model.toml", "template.jinja"}) {
+  for (const std::string& model : models) {
+    const std::string folder = "/models/" + model;
+    if (fs::exists(out + folder, error) && !is_served(assets + folder, owner::read_served(served, model))) continue;
+    for (const char* file : kAppFiles) {
       std::string path = "models/" + model + "/" + file;
-      bool optional = std::string_view(file) == "template.jinja";
-      if (!optional || fs::exists(assets + "/" + path, error)) TIE_CHECK_OK(stage_one(path));
+      if (fs::exists(assets + "/" + path, error) || !is_optional(file))
+        TIE_CHECK_OK(stage_one(path));
+      else
+        fs::remove(out + "/" + path, error);
     }
+  }
   fs::create_directories(out + "/prompts", error);
   for (const auto& entry : fs::directory_iterator(out + "/prompts", error))
     if (!fs::exists(assets + "/prompts/" + entry.path().filename().string(), error)) fs::remove(entry.path(), error);

@@ -36,8 +36,11 @@ class Stage {
   void require_signed(Bytes public_key) { assets_key_ = std::move(public_key); }
   // RUN/stage/app-assets/{models/MODEL/{tokenizer.img, template.jinja, model.toml}, prompts/*.json}: what a request
   // process may read, weights not among it. Called again whenever a runtime starts, which is how an asset update
-  // reaches the node. kPermissionDenied: a key is required and a file is not as it was signed; what was staged stays.
-  Result<std::string> app_assets(const std::string& assets, const std::vector<std::string>& models) const;
+  // reaches the node. What was staged of a model stays while the owner hands out another version than lies on disk
+  // (`served`: the folder where it says which; served_version.h): requests are prepared for the model that answers.
+  // kPermissionDenied: a key is required and a file is not as it was signed; what was staged stays.
+  Result<std::string> app_assets(const std::string& assets, const std::string& served,
+                                 const std::vector<std::string>& models) const;
 
  private:
   Result<void> stage_library(const std::string& library, const std::string& folder);

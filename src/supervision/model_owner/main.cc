@@ -14,6 +14,7 @@
 #include "os/unix_socket.h"
 #include "supervision/model_owner/gpu_weights.h"
 #include "supervision/model_owner/owner_server.h"
+#include "supervision/model_owner/served_version.h"
 #include "supervision/signed_assets/asset_manifest.h"
 
 namespace {
@@ -52,8 +53,9 @@ Result<void> check_signed(const assets::AssetManifest& manifest, const owner::Lo
 }
 
 Result<owner::LoadedModel> load_with_prompts(const std::string& name, const std::string& folder,
-                                             const std::string& assets, const Bytes& assets_key,
-                                             const crypto::Digest& release, unsigned threads, owner::GpuHost& gpu) {
+                                             const std::string& assets, const std::string& model_sockets,
+                                             const Bytes& assets_key, const crypto::Digest& release, unsigned threads,
+                                             owner::GpuHost& gpu) {
   bones::ThreadPool pool({.n_threads = threads});
   TIE_TRY(owner::LoadedModel model, owner::load_model(name, folder, &pool, &gpu));
   std::optional<assets::AssetManifest> manifest;
@@ -67,6 +69,9 @@ Result<owner::LoadedModel> load_with_prompts(const std::string& name, const std:
   TIE_TRY(auto prompts, prefix::read_prompts(assets, name, accept));
   model.pool = std::make_shared<prefix::PoolOwner>(prefix::PoolIdentity{model.model_id, release}, std::move(prompts),
                                                    model.grid.count());
+  // Before it is handed out: a runtime that starts in between is recycled for the new version at once.
+  TIE_CHECK_OK(
+      owner::write_served(model_sockets, name, {model.model_id, model.digests.tokenizer, model.digests.chat_template}));
   return model;
 }
 
@@ -107,9 +112,9 @@ Result<void> serve(const Flags& flags) {
   unsigned threads =
       flags.threads != 0 ? flags.threads : std::max(1u, std::min(std::thread::hardware_concurrency(), 64u));
   owner::GpuHost gpu(flags.gpu);
-  owner::ModelStore store(flags.assets, [threads, release, &gpu, assets = flags.assets, key = assets_key](
-                                            const std::string& name, const std::string& folder) {
-    return load_with_prompts(name, folder, assets, key, release, threads, gpu);
+  owner::ModelStore store(flags.assets, [threads, release, &gpu, assets = flags.assets, sockets = flags.model_sockets,
+                                         key = assets_key](const std::string& name, const std::string& folder) {
+    return load_with_prompts(name, folder, assets, sockets, key, release, threads, gpu);
   });
   TIE_CHECK_OK(store.scan());
   TIE_TRY(os::Fd listener, os::listen_unix(flags.socket));

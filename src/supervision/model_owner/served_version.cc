@@ -1,0 +1,50 @@
+#include "supervision/model_owner/served_version.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "os/fd.h"
+
+namespace tie::owner {
+namespace {
+
+constexpr size_t kMaxBytes = 1024;
+constexpr mode_t kFolderMode = 0750;  // as the owner's sockets' folders
+
+std::string path_of(const std::string& folder, const std::string& model) {
+  return folder + "/" + model + "/served";
+}
+
+std::string text_of(const ServedVersion& version) {
+  return "model_id " + to_hex(version.model_id) + "\ntokenizer.img " + to_hex(version.tokenizer) + "\ntemplate.jinja " +
+         to_hex(version.chat_template) + "\n";
+}
+
+}  // namespace
+
+Result<void> write_served(const std::string& folder, const std::string& model, const ServedVersion& version) {
+  const std::string own = folder + "/" + model;
+  if (::mkdir(own.c_str(), kFolderMode) != 0 && errno != EEXIST) return fail_errno("making " + own, errno);
+  return os::write_file_atomic(path_of(folder, model), as_bytes(text_of(version)), 0640);
+}
+
+std::optional<ServedVersion> read_served(const std::string& folder, const std::string& model) {
+  auto text = os::read_file(path_of(folder, model), kMaxBytes);
+  if (!text) return std::nullopt;
+  ServedVersion out;
+  std::string_view rest = as_text(*text);
+  for (auto [name, digest] : {std::pair{"model_id ", &out.model_id},
+                              {"tokenizer.img ", &out.tokenizer},
+                              {"template.jinja ", &out.chat_template}}) {
+    const size_t start = std::string_view(name).size(), end = rest.find('\n');
+    if (!rest.starts_with(name) || end == std::string_view::npos) return std::nullopt;
+    auto bytes = from_hex(rest.substr(start, end - start));
+    if (!bytes || bytes->size() != digest->size()) return std::nullopt;
+    std::copy(bytes->begin(), bytes->end(), digest->begin());
+    rest.remove_prefix(end + 1);
+  }
+  return out;
+}
+
+}  // namespace tie::owner
