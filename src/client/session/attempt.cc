@@ -21,6 +21,7 @@ Attempt::~Attempt() {
   bool ok = false;
   while (queue_.Next(&tag, &ok)) {
   }
+  if (final_seen_) link_.drawn_ahead().draw(key_);
 }
 
 bool Attempt::wait_for_operation_until(std::chrono::system_clock::time_point limit, bool& ok) {
@@ -103,7 +104,8 @@ Result<void> Attempt::send_chunks(crypto::ChunkSealer& sealer, ByteView body) {
 }
 
 Result<void> Attempt::send(const VerifiedNode& node, ByteView body, const std::function<void(ByteView)>& dek_witness) {
-  TIE_TRY(sealed_, crypto::SealedRequest::create(node.key));
+  key_ = node.key;
+  TIE_TRY(sealed_, link_.drawn_ahead().take(key_));
   if (dek_witness) dek_witness(sealed_->dek());
   v1::ClearParameters clear;
   clear.set_workload("tie-inference");

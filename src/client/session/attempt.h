@@ -47,6 +47,7 @@ class Attempt {
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientAsyncReaderWriterInterface<v1::InvokeRequest, v1::InvokeResponse>> stream_;
   std::unique_ptr<Cancellation::Hook> hook_;
+  crypto::RequestKey key_;
   std::optional<crypto::SealedRequest> sealed_;
   std::optional<crypto::ResponseOpener> opener_;
   v1::InvokeResponse incoming_;

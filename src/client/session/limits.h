@@ -14,6 +14,7 @@ constexpr int64_t kSilenceMs = 15'000;  // of a stream, before the client asks w
 constexpr int64_t kAliveTimeoutMs = 5'000;
 constexpr int64_t kAfterFinalWaitMs = 2'000;      // for the node's trailers, once the authenticated end is here
 constexpr int64_t kAttestationMarginMs = 30'000;  // a key this close to its expiry is not used any more
+constexpr int64_t kDrawnAheadMs = 60'000;         // from the drawing of a request's key to its use
 constexpr int64_t kRekeyWaitMs = 2'000;           // for another key after "not authenticated"
 constexpr int64_t kRekeyPollMs = 100;
 constexpr size_t kChallengeBytes = 32;
