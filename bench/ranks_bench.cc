@@ -45,7 +45,9 @@ Result<Speed> measure(const Options& o, const Contender& c) {
   auto step = [&](uint32_t first, uint32_t n) -> Result<void> {
     const SequenceSpan span{0, n, first, table};
     const uint32_t last = n - 1;
-    TIE_TRY([[maybe_unused]] Logits logits, c.forward({std::span(tokens).first(n), {&span, 1}, {&last, 1}, {}}, c.kv));
+    const BestOf greedy{.k = 1};  // as the engine's sampler asks
+    TIE_TRY([[maybe_unused]] Logits logits,
+            c.forward({std::span(tokens).first(n), {&span, 1}, {&last, 1}, {}, {&greedy, 1}}, c.kv));
     return {};
   };
   Speed out;

@@ -60,6 +60,8 @@ void CudaModel::State::lay_out(Carver& from) {
   b.logits = from.take<float>(heads * logits_stride);
   b.values = from.take<float>(heads * options.max_top_k);
   b.ids = from.take<uint32_t>(heads * options.max_top_k);
+  b.run_values = from.take<float>(heads * top_k_runs() * options.max_top_k);
+  b.run_ids = from.take<uint32_t>(heads * top_k_runs() * options.max_top_k);
   b.masks = from.take<uint32_t>(heads * mask_words);
   b.block_list = from.take<uint32_t>(options.max_table_blocks);
   if (c.n_experts != 0) {
@@ -166,7 +168,7 @@ Result<CudaModel> CudaModel::attach(std::shared_ptr<Driver> driver, std::span<co
                                     const DeviceTable& table, DeviceMemory weights, const CudaModelOptions& options) {
   TIE_CHECK_OK(check_ranks(table.place, options.ranks.get(), options.stages.get()));
   if (options.max_batch_rows == 0 || options.max_batch_rows > 8192 || options.max_logit_rows > 8192 ||
-      options.max_sequences > 8192 || options.max_top_k > 1024)
+      options.max_sequences > 8192 || options.max_top_k > kMostBest)
     return fail(Code::kBadRequest, "batch limits must lie between 1 and 8192");
   if (weights.size() < table.bytes) return fail(Code::kCorrupt, "the GPU weights are shorter than their table says");
   auto s = std::make_unique<State>();
@@ -197,11 +199,12 @@ Result<CudaModel> CudaModel::attach(std::shared_ptr<Driver> driver, std::span<co
   Carver on_device(s->batch_memory.at()), on_host(reinterpret_cast<DevicePtr>(s->host_batch.data()));
   s->device = BatchArea::carve(on_device, s->options);
   s->host = BatchArea::carve(on_host, s->options);
-  const uint64_t out_bytes =
-      uint64_t{options.max_logit_rows} *
-      std::max<uint64_t>(
-          {s->logits_stride * 4, options.max_top_k * uint64_t{8} * table.place.tensor_ranks, s->mask_words * 4});
-  TIE_TRY(s->host_out, PinnedMemory::allocate(driver, out_bytes));
+  const uint64_t best_bytes = uint64_t{options.max_logit_rows} * options.max_top_k * 8 * table.place.tensor_ranks;
+  TIE_TRY(s->host_out, PinnedMemory::allocate(driver, s->logits_bytes() + best_bytes));
+  TIE_TRY(s->host_masks, PinnedMemory::allocate(driver, uint64_t{options.max_logit_rows} * s->mask_words * 4));
+  s->best.resize(size_t{options.max_logit_rows} * kMostBest);
+  s->best_counts.resize(options.max_logit_rows);
+  s->same_wants.reserve(options.max_logit_rows);
   const DevicePtr base = s->weights.at();
   s->embedding = matrix_of(table, base, Role::kEmbedding);
   s->output = s->config.tied_embeddings ? s->embedding : matrix_of(table, base, Role::kOutput);

@@ -74,27 +74,23 @@ Result<void> CudaModel::State::add_ranks(float* at, uint64_t count) {
   return options.ranks ? options.ranks->all_reduce(at, count, launcher->stream()) : Result<void>();
 }
 
+Result<void> CudaModel::State::find_top_k(const StepShape& s) {
+  const uint32_t runs = top_k_runs();
+  TIE_CHECK_OK(launcher->launch("tie_top_k",
+                                TopKArgs{b.logits, device.below, b.run_ids, b.run_values, config.n_vocab, logits_stride,
+                                         shard.first_vocab, s.top_k, runs},
+                                {runs, s.logit_rows, 1}, kSampleThreads, kSampleSharedBytes));
+  return launcher->launch("tie_merge_top_k",
+                          MergeTopKArgs{b.run_ids, b.run_values, b.ids, b.values, runs * s.top_k, s.top_k},
+                          {s.logit_rows, 1, 1}, kSampleThreads, kSampleSharedBytes);
+}
+
 // The few candidates of each shard, not its logits.
 Result<void> CudaModel::State::gather_top_k(const StepShape& s) {
-  if (!options.ranks) return {};
+  if (!options.ranks || !s.gathers) return {};
   const uint64_t count = uint64_t{s.logit_rows} * s.top_k;
   TIE_CHECK_OK(options.ranks->all_gather(b.ids, b.gathered_ids, count, launcher->stream()));
   return options.ranks->all_gather(b.values, b.gathered_values, count, launcher->stream());
-}
-
-// A shard begins at a multiple of 16, which may be the middle of a word.
-const uint32_t* CudaModel::State::masks_of_shard(const uint32_t* masks, uint32_t rows) {
-  if (!options.ranks) return masks;
-  const uint32_t words = (whole.n_vocab + 31) / 32, shift = shard.first_vocab % 32;
-  shard_masks.resize(uint64_t{rows} * mask_words);
-  for (uint32_t row = 0; row < rows; ++row)
-    for (uint32_t i = 0; i < mask_words; ++i) {
-      const uint32_t at = shard.first_vocab / 32 + i;
-      const uint32_t* word = masks + uint64_t{row} * words + at;
-      const uint64_t both = word[0] | (at + 1 < words ? uint64_t{word[1]} << 32 : 0);
-      shard_masks[uint64_t{row} * mask_words + i] = static_cast<uint32_t>(both >> shift);
-    }
-  return shard_masks.data();
 }
 
 Result<void> CudaModel::State::wait() {
@@ -219,9 +215,7 @@ Result<void> CudaModel::State::head(const StepShape& s) {
                                   {(c.n_vocab + kSampleThreads - 1) / kSampleThreads, s.logit_rows, 1}, kSampleThreads,
                                   0));
   if (s.top_k == 0) return {};
-  TIE_CHECK_OK(launcher->launch(
-      "tie_top_k", TopKArgs{b.logits, b.ids, b.values, c.n_vocab, logits_stride, shard.first_vocab, s.top_k},
-      {s.logit_rows, 1, 1}, kSampleThreads, kSampleSharedBytes));
+  TIE_CHECK_OK(find_top_k(s));
   return gather_top_k(s);
 }
 
@@ -267,78 +261,160 @@ Result<void> CudaModel::State::check(const Batch& batch, const DeviceKvPool& kv)
   here.n_vocab = whole.n_vocab;
   TIE_CHECK_OK(check_batch(here, limits, batch, {reinterpret_cast<std::byte*>(kv.base), kv.n_blocks, kv.layout}));
   if (!batch.embeddings.empty()) return fail(Code::kUnsupportedFeature, "the GPU back end takes token ids alone");
+  for (const BestOf& want : batch.best)
+    if (want.k > options.max_top_k) return fail(Code::kBadRequest, "more ids are asked for than the model's limit");
   for (const SequenceSpan& span : batch.sequences)
     if (kv.layout.blocks_for(span.first_position + span.n_rows) > options.max_table_blocks / 2)
       return fail(Code::kContextExceeded, "a sequence has more blocks than the GPU's block tables hold");
   return {};
 }
 
-Result<void> CudaModel::State::step(const Batch& batch, const DeviceKvPool& kv, uint32_t top_k, const uint32_t* masks) {
+// Rows that are wanted whole are skipped by the kernels that look for the best: no id is below 0.
+void CudaModel::State::fill_wants(std::span<const BestOf> wants, StepShape& s) {
+  uint32_t most = 0;
+  for (uint32_t i = 0; i < wants.size(); ++i) {
+    const BestOf& want = wants[i];
+    host.below[i] = want.k == 0 ? 0 : want.below;
+    most = std::max(most, want.k);
+    s.masked = s.masked || (want.k != 0 && want.mask != nullptr);
+  }
+  if (most != 0) s.top_k = std::min(std::bit_ceil(most), options.max_top_k);  // few shapes, so few graphs
+  if (!s.masked) return;
+  for (uint32_t i = 0; i < wants.size(); ++i) put_mask(wants[i], i);
+}
+
+// This shard's part; it begins at a multiple of 16, which may be the middle of a word.
+void CudaModel::State::put_mask(const BestOf& want, uint32_t row) {
+  uint32_t* to = reinterpret_cast<uint32_t*>(host_masks.data()) + uint64_t{row} * mask_words;
+  if (want.k == 0 || !want.mask) {
+    std::fill_n(to, mask_words, ~0u);
+    return;
+  }
+  const uint32_t words = want.mask_words(whole.n_vocab), first = shard.first_vocab / 32, shift = shard.first_vocab % 32;
+  auto word = [&](uint32_t at) { return uint64_t{at < words ? want.mask[at] : 0u}; };
+  for (uint32_t i = 0; i < mask_words; ++i)
+    to[i] = static_cast<uint32_t>((word(first + i) | word(first + i + 1) << 32) >> shift);
+}
+
+Result<StepShape> CudaModel::State::step(const Batch& batch, const DeviceKvPool& kv, bool gathers) {
   TIE_CHECK_OK(check(batch, kv));
   StepShape s = fill_batch(batch, kv.layout);
-  s.top_k = top_k;
-  s.masked = masks != nullptr;
-  if (masks && shard.last_stage)
-    TIE_CHECK_OK(launcher->copy_in(reinterpret_cast<DevicePtr>(b.masks), masks_of_shard(masks, s.logit_rows),
+  s.gathers = gathers;
+  fill_wants(batch.best, s);
+  if (s.masked && shard.last_stage)
+    TIE_CHECK_OK(launcher->copy_in(reinterpret_cast<DevicePtr>(b.masks), host_masks.data(),
                                    uint64_t{s.logit_rows} * mask_words * 4));
   const auto* end = reinterpret_cast<const uint8_t*>(host.tables + uint64_t{s.sequences} * s.table_stride);
   TIE_CHECK_OK(launcher->copy_in(batch_memory.at(), host_batch.data(), static_cast<size_t>(end - host_batch.data())));
-  if (!s.decode || !options.graphs) return enqueue(s, kv);
+  if (!s.decode || !options.graphs) {
+    TIE_CHECK_OK(enqueue(s, kv));
+    return s;
+  }
   // A shape that is new runs as it is, which also loads its kernels (a capture may not); the second time it is
   // captured.
   if (graphs.size() >= kMaxGraphs && !graphs.contains(s.key(kv.base))) graphs.clear();
   auto [found, fresh] = graphs.try_emplace(s.key(kv.base));
-  if (fresh) return enqueue(s, kv);
+  if (fresh) {
+    TIE_CHECK_OK(enqueue(s, kv));
+    return s;
+  }
   if (!found->second.captured()) {
     TIE_TRY(found->second, launcher->capture([&] { return enqueue(s, kv); }));
   }
   ++launches;
-  return launcher->replay(found->second);
+  TIE_CHECK_OK(launcher->replay(found->second));
+  return s;
 }
 
 Result<void> CudaModel::check(const Batch& batch, const DeviceKvPool& kv) const {
   return state_->check(batch, kv);
 }
 
+// The rows that are wanted whole, neighbours in one copy.
+Result<void> CudaModel::State::fetch_rows(const Batch& batch) {
+  auto whole_row = [&](size_t row) { return batch.best.empty() || batch.best[row].k == 0; };
+  const size_t row_bytes = uint64_t{logits_stride} * 4, n = batch.logit_rows.size();
+  for (size_t row = 0, last; row < n; row = last) {
+    for (last = row; last < n && whole_row(last);) ++last;
+    if (last > row)
+      TIE_CHECK_OK(launcher->copy_out(host_out.data() + row * row_bytes,
+                                      reinterpret_cast<DevicePtr>(b.logits) + row * row_bytes,
+                                      (last - row) * row_bytes));
+    else
+      ++last;
+  }
+  return {};
+}
+
+namespace {
+
+// Reads up to `k` of what lies in [ids][values], `stride` of each for a row; `add` gets them.
+template <typename Add>
+void read_best(const uint8_t* ids, const uint8_t* values, uint32_t k, Add add) {
+  for (uint32_t i = 0; i < k; ++i) {
+    RankedLogit one;
+    std::memcpy(&one.id, ids + 4 * i, 4);
+    std::memcpy(&one.value, values + 4 * i, 4);
+    if (one.id == kNone || one.value <= kLowest) return;  // minus infinity and NaN come as kLowest
+    add(one);
+  }
+}
+
+}  // namespace
+
 Result<Logits> CudaModel::forward(const Batch& batch, const DeviceKvPool& kv) {
   State& s = *state_;
-  TIE_CHECK_OK(s.step(batch, kv, 0, nullptr));
+  TIE_TRY(const StepShape shape, s.step(batch, kv, false));
   const auto rows = s.shard.last_stage ? static_cast<uint32_t>(batch.logit_rows.size()) : 0u;
-  if (rows != 0)
-    TIE_CHECK_OK(s.launcher->copy_out(s.host_out.data(), reinterpret_cast<DevicePtr>(s.b.logits),
-                                      uint64_t{rows} * s.logits_stride * 4));
+  const uint32_t k = shape.top_k;
+  const size_t count = size_t{rows} * k;
+  if (rows != 0) TIE_CHECK_OK(s.fetch_rows(batch));
+  if (count != 0) {
+    TIE_CHECK_OK(s.launcher->copy_out(s.host_best(), reinterpret_cast<DevicePtr>(s.b.ids), count * 4));
+    TIE_CHECK_OK(s.launcher->copy_out(s.host_best() + count * 4, reinterpret_cast<DevicePtr>(s.b.values), count * 4));
+  }
   TIE_CHECK_OK(s.wait());
-  return Logits{reinterpret_cast<float*>(s.host_out.data()), s.logits_stride, rows, s.config.n_vocab};
+  for (uint32_t row = 0; row < rows && !batch.best.empty(); ++row) {
+    Candidate* to = &s.best[size_t{row} * kMostBest];
+    uint32_t& n = s.best_counts[row] = 0;
+    const uint8_t* ids = s.host_best() + size_t{row} * k * 4;
+    read_best(ids, ids + count * 4, batch.best[row].k,
+              [&](const RankedLogit& one) { to[n++] = {one.value, static_cast<int32_t>(one.id)}; });
+  }
+  return Logits{reinterpret_cast<float*>(s.host_out.data()),
+                s.logits_stride,
+                rows,
+                s.config.n_vocab,
+                {s.best.data(), s.best_counts.data()}};
 }
 
 Result<std::vector<TopIds>> CudaModel::forward_top_k(const Batch& batch, const DeviceKvPool& kv, uint32_t k,
                                                      const uint32_t* masks) {
   State& s = *state_;
-  if (k == 0 || k > s.options.max_top_k)
-    return fail(Code::kBadRequest, "more ids are asked for than the model's limit");
-  TIE_CHECK_OK(s.step(batch, kv, k, masks));
+  if (k == 0) return fail(Code::kBadRequest, "no ids are asked for");
+  s.same_wants.clear();
+  const uint32_t words = (s.whole.n_vocab + 31) / 32;
+  for (size_t row = 0; row < std::min<size_t>(batch.logit_rows.size(), s.options.max_logit_rows); ++row)
+    s.same_wants.push_back({.k = k, .mask = masks ? masks + row * words : nullptr});
+  Batch same = batch;
+  same.best = s.same_wants;
+  TIE_TRY(const StepShape shape, s.step(same, kv, true));
   const uint32_t ranks = s.options.ranks ? s.options.ranks->ranks() : 1;
-  const size_t rows = s.shard.last_stage ? batch.logit_rows.size() : 0, count = ranks * rows * k;
+  const size_t rows = s.shard.last_stage ? batch.logit_rows.size() : 0, count = ranks * rows * shape.top_k;
   std::vector<TopIds> out(rows);
-  if (rows == 0) {
-    TIE_CHECK_OK(s.wait());
-    return out;
-  }
   const auto* ids = s.options.ranks ? s.b.gathered_ids : s.b.ids;
   const auto* values = s.options.ranks ? s.b.gathered_values : s.b.values;
-  TIE_CHECK_OK(s.launcher->copy_out(s.host_out.data(), reinterpret_cast<DevicePtr>(ids), count * 4));
-  TIE_CHECK_OK(s.launcher->copy_out(s.host_out.data() + count * 4, reinterpret_cast<DevicePtr>(values), count * 4));
+  if (count != 0) {
+    TIE_CHECK_OK(s.launcher->copy_out(s.host_best(), reinterpret_cast<DevicePtr>(ids), count * 4));
+    TIE_CHECK_OK(s.launcher->copy_out(s.host_best() + count * 4, reinterpret_cast<DevicePtr>(values), count * 4));
+  }
   TIE_CHECK_OK(s.wait());
   std::vector<std::vector<RankedLogit>> shards(ranks);
   for (size_t row = 0; row < rows; ++row) {
     for (uint32_t rank = 0; rank < ranks; ++rank) {
       shards[rank].clear();
-      for (size_t i = (rank * rows + row) * k, end = i + k; i < end; ++i) {
-        RankedLogit one;
-        std::memcpy(&one.id, s.host_out.data() + 4 * i, 4);
-        std::memcpy(&one.value, s.host_out.data() + 4 * (count + i), 4);
-        if (one.id != 0xffffffffu) shards[rank].push_back(one);
-      }
+      const uint8_t* at = s.host_best() + (rank * rows + row) * shape.top_k * 4;
+      read_best(at, at + count * 4, k, [&](const RankedLogit& one) { shards[rank].push_back(one); });
     }
     out[row].best = ranks == 1 ? std::move(shards[0]) : merge_top_k(shards, k);
   }

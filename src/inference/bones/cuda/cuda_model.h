@@ -68,8 +68,9 @@ class CudaModel {
 
   // What forward() checks first; nothing else fails for a batch's sake.
   Result<void> check(const Batch& batch, const DeviceKvPool& kv) const;
-  // As Model::forward; logits arrive in pinned memory, valid until the next call. On a rank: those of its own columns
-  // (n_vocab and the first of them as shard() says), no rows before the last stage.
+  // As Model::forward; logits, or the best ids of rows that want no more, arrive in pinned memory, valid until the next
+  // call. On a rank: those of its own columns (n_vocab and the first of them as shard() says), no rows before the last
+  // stage.
   Result<Logits> forward(const Batch& batch, const DeviceKvPool& kv);
 
   // The same, but only the best `k` ids of each logit row come back, on every rank of the last stage the same. `masks`:

@@ -13,6 +13,7 @@
 
 #include "inference/bones/cuda/device_kv.h"
 #include "inference/bones/cuda/testing/fake_driver.h"
+#include "inference/bones/ops/best_ids.h"
 #include "inference/bones/single_sequence.h"
 #include "inference/bones/testing/tiny_model.h"
 
@@ -304,6 +305,39 @@ TEST(CudaModel, TheBestIdsComeBackUnderAMask) {
   best = gpu->model->forward_top_k(batch, gpu->kv, 3, mask.data());
   ASSERT_TRUE(best);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(best->at(0).best.at(i).id, expected[i + 1].id);
+}
+
+// Rows that are wanted whole beside rows of which the best ids are enough; twice, so that the second is a graph's.
+TEST(CudaModel, ABatchMayWantSomeRowsWholeAndTheBestOfOthers) {
+  auto gpu = GpuModel::load(testing::tiny_model(tiny("gemma2", TensorType::kF32)));
+  ASSERT_TRUE(gpu);
+  const std::vector<int32_t> tokens = random_tokens(4);
+  const std::vector<uint32_t> tables[] = {{3}, {5}, {1}, {7}}, rows{0, 1, 2, 3};
+  const SequenceSpan spans[] = {{0, 1, 0, tables[0]}, {1, 1, 0, tables[1]}, {2, 1, 0, tables[2]}, {3, 1, 0, tables[3]}};
+  const auto whole = gpu->model->forward({tokens, spans, rows, {}}, gpu->kv);
+  ASSERT_TRUE(whole) << whole.error().message;
+  std::vector<std::vector<float>> values;
+  for (uint32_t i = 0; i < 4; ++i) values.emplace_back(whole->row(i).begin(), whole->row(i).end());
+  std::vector<uint32_t> mask(10, 0x5a5a5a5au);
+  const BestOf wants[] = {{.k = 1, .below = 200}, {}, {.k = 7, .below = 290, .mask = mask.data()}, {}};
+  for (int round = 0; round < 3; ++round) {
+    const auto found = gpu->model->forward({tokens, spans, rows, {}, wants}, gpu->kv);
+    ASSERT_TRUE(found) << found.error().message;
+    for (uint32_t i : {1u, 3u}) EXPECT_TRUE(std::equal(values[i].begin(), values[i].end(), found->row(i).begin())) << i;
+    for (uint32_t i : {0u, 2u}) {
+      std::vector<float> row = values[i];
+      if (wants[i].mask) apply_mask(row, mask);
+      TopScratch scratch;
+      const auto expected = select_top(std::span(row).first(wants[i].below), wants[i].k, scratch);
+      const auto best = found->best.row(i);
+      ASSERT_EQ(best.size(), expected.size());
+      for (size_t j = 0; j < best.size(); ++j) {
+        EXPECT_EQ(best[j].token, expected[j].token);
+        EXPECT_EQ(best[j].logit, expected[j].logit);
+      }
+    }
+  }
+  EXPECT_GE(gpu->model->graph_launches(), 2u);
 }
 
 TEST(CudaModel, BlocksOfAConversationLeaveAndReturn) {

@@ -49,7 +49,7 @@ class Carver {
 // What a step is about, in the order in which it lies in the pinned and in the GPU's copy; block tables come last.
 struct BatchArea {
   int32_t* tokens = nullptr;
-  uint32_t *position = nullptr, *sequence = nullptr, *logit_rows = nullptr;
+  uint32_t *position = nullptr, *sequence = nullptr, *logit_rows = nullptr, *below = nullptr;
   PrefillSpan* spans = nullptr;
   uint32_t* tables = nullptr;
 
@@ -59,6 +59,7 @@ struct BatchArea {
     a.position = from.take<uint32_t>(o.max_batch_rows);
     a.sequence = from.take<uint32_t>(o.max_batch_rows);
     a.logit_rows = from.take<uint32_t>(o.max_logit_rows);
+    a.below = from.take<uint32_t>(o.max_logit_rows);
     a.spans = from.take<PrefillSpan>(o.max_sequences);
     a.tables = from.take<uint32_t>(uint64_t{o.max_sequences} * o.max_table_blocks);
     return a;
@@ -69,6 +70,8 @@ struct GpuBuffers {
   float *x, *projected, *q, *k, *v, *attended, *ffn, *up, *partial, *state, *head_x, *logits, *values;
   uint16_t *narrow, *narrow_ffn;
   uint32_t *ids, *masks, *block_list;
+  uint32_t* run_ids;  // the best of each run of a row: [logit rows][runs][k]
+  float* run_values;
   float *router_logits, *expert_weight, *expert_out;
   uint32_t *chosen, *slot, *slot_row;
   ExpertTile* expert_tiles;
@@ -80,8 +83,10 @@ struct GpuBuffers {
 // The shape of a step: what a captured graph depends on.
 struct StepShape {
   uint32_t rows = 0, sequences = 0, logit_rows = 0, longest_span = 0, table_stride = 0, top_k = 0;
-  bool decode = false, masked = false;
-  auto key(DevicePtr kv) const { return std::tuple(rows, sequences, logit_rows, table_stride, top_k, masked, kv); }
+  bool decode = false, masked = false, gathers = false;
+  auto key(DevicePtr kv) const {
+    return std::tuple(rows, sequences, logit_rows, table_stride, top_k, masked, gathers, kv);
+  }
 };
 using GraphKey = decltype(StepShape{}.key(0));
 
@@ -90,10 +95,12 @@ struct CudaModel::State {
   std::unique_ptr<Launcher> launcher;
   FastKernels fast;
   DeviceMemory weights, work, batch_memory;
-  PinnedMemory host_batch, host_out;
-  ModelConfig config, whole;  // of what lies here, of all ranks together
+  PinnedMemory host_batch, host_masks, host_out;  // host_out: rows of logits, then the best ids
+  ModelConfig config, whole;                      // of what lies here, of all ranks together
   Shard shard;
-  std::vector<uint32_t> shard_masks;
+  std::vector<Candidate> best;  // what forward() answers: [logit rows][kMostBest], and how many of each
+  std::vector<uint32_t> best_counts;
+  std::vector<BestOf> same_wants;  // of forward_top_k
   CudaModelOptions options;
   GpuMatrix embedding, output;
   const float* output_norm = nullptr;
@@ -110,7 +117,14 @@ struct CudaModel::State {
   Result<void> put_frequencies(const DeviceTable& table);
   StepShape fill_batch(const Batch& batch, const KvLayout& layout);
   Result<void> check(const Batch& batch, const DeviceKvPool& kv) const;
-  Result<void> step(const Batch& batch, const DeviceKvPool& kv, uint32_t top_k, const uint32_t* masks);
+  Result<StepShape> step(const Batch& batch, const DeviceKvPool& kv, bool gathers);
+  void fill_wants(std::span<const BestOf> wants, StepShape& shape);
+  void put_mask(const BestOf& want, uint32_t row);
+  uint32_t top_k_runs() const { return (config.n_vocab + kTopKRun - 1) / kTopKRun; }
+  uint8_t* host_best() { return reinterpret_cast<uint8_t*>(host_out.data()) + logits_bytes(); }
+  uint64_t logits_bytes() const { return uint64_t{options.max_logit_rows} * logits_stride * 4; }
+  Result<void> find_top_k(const StepShape& shape);
+  Result<void> fetch_rows(const Batch& batch);
   Result<void> enqueue(const StepShape& s, const DeviceKvPool& kv);
   Result<void> layer(uint32_t i, const StepShape& s, const DeviceKvPool& kv);
   Result<void> attention(uint32_t i, const StepShape& s, const PagedKv& kv, uint32_t pool_blocks);
@@ -128,7 +142,6 @@ struct CudaModel::State {
   Result<void> begin_rows(const StepShape& s);
   Result<void> end_rows(const StepShape& s);
   Result<void> gather_top_k(const StepShape& s);
-  const uint32_t* masks_of_shard(const uint32_t* masks, uint32_t rows);
   Result<void> wait();
   Result<void> finish_projection(const float* post_norm, uint32_t rows);
   Result<void> head(const StepShape& s);

@@ -157,9 +157,18 @@ Result<void> GpuRank::check(const Batch& batch) const {
 
 Result<void> GpuRank::step(const Batch& batch) {
   TIE_TRY(const Logits part, model_->forward(batch, kv_->pool()));
-  for (uint32_t row = 0; row < part.rows; ++row)
+  const BestTable table = segment_.best();
+  const uint32_t list = ranks_ ? ranks_->rank() : 0;
+  for (uint32_t row = 0; row < part.rows; ++row) {
+    if (!batch.best.empty() && batch.best[row].k > 0) {
+      const auto best = part.best.row(row);
+      std::copy(best.begin(), best.end(), table.list(list, row));
+      table.count(list, row) = static_cast<uint32_t>(best.size());
+      continue;
+    }
     std::copy_n(part.data + row * part.stride, part.n_vocab,
                 segment_.logits() + row * segment_.logits_stride() + model_->shard().first_vocab);
+  }
   return {};
 }
 
@@ -223,7 +232,7 @@ Result<Logits> GpuTeamLeader::forward(const Batch& batch) {
   TIE_CHECK_OK(publish_step(segment_, batch, {nullptr, rank_->n_blocks(), rank_->layout()}, 0));
   TIE_CHECK_OK(order({.kind = TeamOrder::kStep}, batch));
   return Logits{segment_.logits(), segment_.logits_stride(), static_cast<uint32_t>(batch.logit_rows.size()),
-                model().config().n_vocab};
+                model().config().n_vocab, merge_best(segment_.best(), batch.best, best_.data(), best_counts_.data())};
 }
 
 Result<void> GpuTeamLeader::reserve(const KvLayout& layout, uint32_t n_blocks) {

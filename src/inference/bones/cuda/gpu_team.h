@@ -98,7 +98,8 @@ class GpuTeamLeader {
   GpuTeamLeader(const GpuTeamLeader&) = delete;
 
   const CudaModel& model() const { return rank_->model(); }
-  // As Model::forward, over the reserved pool; whole rows, in shared memory. kRuntimeLost after a death.
+  // As Model::forward, over the reserved pool; whole rows, and the ranks' best ids, go through shared memory.
+  // kRuntimeLost after a death.
   Result<Logits> forward(const Batch& batch);
   Result<void> reserve(const KvLayout& layout, uint32_t n_blocks);
   std::span<std::byte> staging();  // one block of the whole model
@@ -110,13 +111,19 @@ class GpuTeamLeader {
   bool lost() { return segment_.failed(); }
 
  private:
-  GpuTeamLeader(RankSegment segment, std::span<std::byte> board) : segment_(std::move(segment)), board_(board) {}
+  GpuTeamLeader(RankSegment segment, std::span<std::byte> board)
+      : segment_(std::move(segment)),
+        board_(board),
+        best_(size_t{segment_.limits().max_logit_rows} * kMostBest),
+        best_counts_(segment_.limits().max_logit_rows) {}
   // All ranks do it; a failure of any is the end of the team.
   Result<void> order(const TeamOrder& order, const Batch& batch);
 
   RankSegment segment_;
   std::span<std::byte> board_;
   std::unique_ptr<GpuRank> rank_;
+  std::vector<Candidate> best_;
+  std::vector<uint32_t> best_counts_;
 };
 
 // A follower's life: does every order until the leader stops the team (then ok) or the team fails (kRuntimeLost).

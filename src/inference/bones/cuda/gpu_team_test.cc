@@ -167,7 +167,9 @@ TEST_P(GpuTeams, ComputeAndMoveBlocksLikeOneGpu) {
   const auto staging = team.leader->staging();
   ASSERT_EQ(staging.size(), layout.block_bytes());
   ASSERT_TRUE(alone.kv->get(kTable[0]) && team.leader->get(kTable[0]));
-  if (ranks == 1) EXPECT_EQ(std::memcmp(staging.data(), alone.kv->staging().data(), staging.size()), 0);
+  if (ranks == 1) {
+    EXPECT_EQ(std::memcmp(staging.data(), alone.kv->staging().data(), staging.size()), 0);
+  }
   std::vector<std::byte> pattern(staging.size());
   for (size_t i = 0; i < pattern.size(); ++i) pattern[i] = static_cast<std::byte>(i * 7 + i / 256);
   std::copy(pattern.begin(), pattern.end(), staging.begin());
@@ -183,6 +185,26 @@ TEST_P(GpuTeams, ComputeAndMoveBlocksLikeOneGpu) {
   const uint32_t row = 0;
   EXPECT_EQ(team.leader->forward({{&outside, 1}, {&span, 1}, {&row, 1}, {}}).error().code, Code::kBadRequest);
   EXPECT_EQ(passes([&](const Batch& batch) { return team.leader->forward(batch); }), found) << "the same again";
+
+  // The last pass again, for the best ids alone: those of the whole row, under a mask.
+  const SequenceSpan last_span{0, 1, 8, kTable};
+  const int32_t last_token = 7;
+  const uint32_t first_row = 0;
+  const auto again = team.leader->forward({{&last_token, 1}, {&last_span, 1}, {&first_row, 1}, {}});
+  ASSERT_TRUE(again);
+  std::vector<float> whole_row(again->row(0).begin(), again->row(0).end());
+  const std::vector<uint32_t> mask{0x0f0f0f0f, 0xffffffff, 0, 0xf0f00ff0, 0xffffffff, 1, 0xff, 0xffffffff, 0xaaaaaaaa};
+  const BestOf want{.k = 5, .below = 280, .mask = mask.data()};
+  const auto best = team.leader->forward({{&last_token, 1}, {&last_span, 1}, {&first_row, 1}, {}, {&want, 1}});
+  ASSERT_TRUE(best) << best.error().message;
+  apply_mask(whole_row, mask);
+  TopScratch scratch;
+  const auto wanted = select_top(std::span(whole_row).first(want.below), want.k, scratch);
+  ASSERT_EQ(best->best.row(0).size(), wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_EQ(best->best.row(0)[i].token, wanted[i].token) << i;
+    EXPECT_EQ(best->best.row(0)[i].logit, wanted[i].logit) << i;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, GpuTeams,

@@ -119,12 +119,7 @@ Result<Logits> Model::forward(const Batch& batch, const KvPool& kv) {
 }
 
 BestRows Model::merge_best(const Batch& batch) {
-  Workspace& ws = state_->ws;
-  for (uint32_t i = 0; i < batch.best.size(); ++i) {
-    const uint32_t k = batch.best[i].k;
-    ws.best_counts[i] = k == 0 ? 0 : bones::merge_best(state_->best, i, k, ws.best_rows + size_t{i} * kMostBest);
-  }
-  return {ws.best_rows, ws.best_counts};
+  return bones::merge_best(state_->best, batch.best, state_->ws.best_rows, state_->ws.best_counts);
 }
 
 }  // namespace tie::bones

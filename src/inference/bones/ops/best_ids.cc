@@ -141,4 +141,10 @@ uint32_t merge_best(const BestTable& table, uint32_t row, uint32_t k, Candidate*
   return n;
 }
 
+BestRows merge_best(const BestTable& table, std::span<const BestOf> wants, Candidate* out, uint32_t* counts) {
+  for (uint32_t i = 0; i < wants.size(); ++i)
+    counts[i] = wants[i].k == 0 ? 0 : merge_best(table, i, wants[i].k, out + size_t{i} * kMostBest);
+  return {out, counts};
+}
+
 }  // namespace tie::bones

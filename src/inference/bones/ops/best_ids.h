@@ -57,5 +57,7 @@ struct BestTable {
 // The best k of all lists of a row, into out[k]; returns how many there are. Counts beyond kMostBest are cut: the table
 // may be another process's.
 uint32_t merge_best(const BestTable& table, uint32_t row, uint32_t k, Candidate* out);
+// All rows of a batch, into out[row][kMostBest] and counts[row].
+BestRows merge_best(const BestTable& table, std::span<const BestOf> wants, Candidate* out, uint32_t* counts);
 
 }  // namespace tie::bones

@@ -103,12 +103,14 @@ void expect_same_choices(ForwardModel& model, const TokenTable& table, const Bes
     for (auto& token : spec.prompt) token = static_cast<int32_t>(random() % table.size());
     spec.sampling = random_sampling(random, table.size());
     spec.sampling.max_tokens = 1 + random() % o.most_tokens;
-    if (random() % 3 == 0) spec.grammar = "grammar " + std::to_string(random());
+    if (o.grammars && random() % 3 == 0) spec.grammar = "grammar " + std::to_string(random());
   }
   RandomGrammars grammars;
   EngineOptions options;
   options.grammars = &grammars;
   options.pool = o.pool;
+  options.limits.max_rows = o.max_rows;
+  options.limits.max_sequences = o.max_sequences;
   RowCounter few(model), all(model, true);
   const auto found = run_all(few, table, specs, options), expected = run_all(all, table, specs, options);
   EXPECT_GT(few.best, 0u);

@@ -30,6 +30,8 @@ struct BestChoices {
   uint32_t seed = 1;
   uint32_t longest_prompt = 60;
   uint32_t most_tokens = 24;
+  uint32_t max_rows = 512, max_sequences = 64;  // of the model
+  bool grammars = true;                         // when they are compiled depends on the clock, and with it the batches
   bones::ThreadPool* pool = nullptr;
 };
 

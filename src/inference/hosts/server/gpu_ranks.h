@@ -28,6 +28,7 @@ class GpuRankedModel final : public engine::ForwardModel, private engine::KvDevi
 
   const bones::ModelConfig& config() const override { return leader_->model().config(); }
   Result<bones::Logits> forward(const bones::Batch& batch, const bones::KvPool& kv) override;
+  bool finds_best() const override { return true; }
   std::string_view kernels() const override { return leader_->model().kernel_word(); }
   engine::KvDevice* kv_device() override { return this; }
   std::string_view kv_order() const override { return "cuda-1"; }  // as GpuModel

@@ -362,8 +362,8 @@ TEST(CudaKernels, BlocksGoOutAndComeBack) {
   EXPECT_EQ(cache.memory[elements], 0) << "a block that was not named";
 }
 
-TEST(CudaKernels, MasksAndRanksLogits) {
-  const uint32_t n = 700, stride = 720, k = 5;
+TEST(CudaKernels, CapsAndMasksLogits) {
+  const uint32_t n = 700, stride = 720;
   std::vector<float> logits(2 * stride);
   std::mt19937 random(11);
   for (float& v : logits) v = static_cast<float>(random() % 50) - 25;  // ties
@@ -386,19 +386,30 @@ TEST(CudaKernels, MasksAndRanksLogits) {
         ASSERT_NEAR(v, 30 * std::tanh(logits[row * stride + i] / 30), 1e-4);
       }
     }
-  std::vector<uint32_t> ids(2 * k);
-  std::vector<float> values(2 * k);
-  run_in_orders(ids, [&](uint64_t seed) {
-    run("tie_top_k", TopKArgs{logits.data(), ids.data(), values.data(), n, stride, 1000, k}, {2}, kSampleSharedBytes,
-        seed);
-  });
+}
+
+TEST(CudaKernels, FindsTheBestOfEachRow) {
+  const uint32_t n = 2 * kTopKRun + 300, stride = n + 20, runs = 3, k = 5;
+  std::vector<float> logits(3 * stride);
+  std::mt19937 random(12);
+  for (float& v : logits) v = static_cast<float>(random() % 500) - 250;  // ties
+  logits[3] = NAN;
+  const std::vector<uint32_t> below{UINT32_MAX, 1000 + kTopKRun + 2, 0};  // the last row is wanted whole
+  std::vector<uint32_t> run_ids(3 * runs * k), ids(3 * k);
+  std::vector<float> run_values(run_ids.size()), values(ids.size());
+  const TopKArgs args{logits.data(), below.data(), run_ids.data(), run_values.data(), n, stride, 1000, k, runs};
+  run_in_orders(run_ids, [&](uint64_t seed) { run("tie_top_k", args, {runs, 3}, kSampleSharedBytes, seed); });
+  const MergeTopKArgs merge{run_ids.data(), run_values.data(), ids.data(), values.data(), runs * k, k};
+  run_in_orders(ids, [&](uint64_t seed) { run("tie_merge_top_k", merge, {3}, kSampleSharedBytes, seed); });
   for (uint32_t row = 0; row < 2; ++row) {
-    const auto expected = shard_top_k(std::span(logits).subspan(row * stride, n), 1000, k);
+    const auto seen = std::span(logits).subspan(row * stride, std::min(n, below[row] - 1000));
+    const auto expected = shard_top_k(seen, 1000, k);
     for (uint32_t i = 0; i < k; ++i) {
       EXPECT_EQ(ids[row * k + i], expected[i].id);
       EXPECT_EQ(values[row * k + i], expected[i].value);
     }
   }
+  for (uint32_t i = 0; i < k; ++i) EXPECT_EQ(ids[2 * k + i], kNone);
 }
 
 }  // namespace

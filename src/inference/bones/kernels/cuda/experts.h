@@ -36,7 +36,7 @@ TIE_DEVICE void route(Block& b, const RouteArgs& a) {
   Ranked past;
   float largest = 0, total = 0, of_chosen = 0;
   for (uint32_t j = 0; j < a.used; ++j) {
-    past = first_after(b, logits, a.n_experts, past, 128);
+    past = first_after(b, a.n_experts, past, numbers_of(logits, 0), 128);
     if (j == 0) {
       largest = past.value;
       for (uint32_t e = b.thread(); e < a.n_experts; e += kRowThreads) total += expf(logits[e] - largest);

@@ -37,4 +37,5 @@
   X(tie_prefill_attention_128, PrefillArgs, kPrefillThreads, prefill_attention<128>) \
   X(tie_prefill_attention_256, PrefillArgs, kPrefillThreads, prefill_attention<256>) \
   X(tie_finish_logits, FinishLogitsArgs, kSampleThreads, finish_logits)              \
-  X(tie_top_k, TopKArgs, kSampleThreads, top_k)
+  X(tie_top_k, TopKArgs, kSampleThreads, top_k)                                      \
+  X(tie_merge_top_k, MergeTopKArgs, kSampleThreads, merge_top_k)

@@ -28,11 +28,24 @@ TIE_DEVICE void finish_logits(Block& b, const FinishLogitsArgs& a) {
   *logit = allowed ? v : as_float(0xff800000u);
 }
 
+// The best of a row are found in two steps, so that the GPU is full: each block finds those of a run of ids, then one
+// block of a row finds those of the runs' candidates.
+inline constexpr uint32_t kTopKRun = 2048;
+
 struct TopKArgs {
   const float* logits = nullptr;
-  uint32_t* ids = nullptr;  // [rows][k]; 0xffffffff where there are no more
-  float* values = nullptr;  // [rows][k]
-  uint32_t n_vocab = 0, stride = 0, first_id = 0, k = 1;
+  const uint32_t* below = nullptr;  // null, or for each row: only ids below it; 0: nothing of this row
+  uint32_t* ids = nullptr;          // [rows][runs][k]; 0xffffffff where there are no more
+  float* values = nullptr;          // the same
+  uint32_t n_vocab = 0, stride = 0, first_id = 0, k = 1, runs = 1;
+};
+
+struct MergeTopKArgs {
+  const uint32_t* from_ids = nullptr;  // [rows][candidates]
+  const float* from_values = nullptr;
+  uint32_t* ids = nullptr;  // [rows][k]
+  float* values = nullptr;
+  uint32_t candidates = 0, k = 1;
 };
 
 // Whether (v, id) comes before (w, other).
@@ -73,31 +86,59 @@ TIE_DEVICE Ranked first_of_block(Block& b, Ranked best, uint32_t offset) {
   return {values[warps], ids[warps]};
 }
 
-// The first of a row's numbers after `past` (its id kNone: of all).
-template <typename Block>
-TIE_DEVICE Ranked first_after(Block& b, const float* row, uint32_t n, Ranked past, uint32_t offset) {
+// What first_after takes of an array: the i-th has the id first_id + i.
+TIE_DEVICE auto numbers_of(const float* from, uint32_t first_id) {
+  return [=](uint32_t i) { return Ranked{from[i] == from[i] ? fmaxf(from[i], kLowest) : kLowest, first_id + i}; };
+}
+
+// The first of n numbers after `past` (its id kNone: of all). at(i): the i-th with its id, kNone: there is none.
+template <typename Block, typename At>
+TIE_DEVICE Ranked first_after(Block& b, uint32_t n, Ranked past, At at, uint32_t offset) {
   Ranked best;
   for (uint32_t i = b.thread(); i < n; i += b.threads()) {
-    const float v = row[i] == row[i] ? fmaxf(row[i], kLowest) : kLowest;
-    if (past.id != kNone && !ranks_before(past.value, past.id, v, i)) continue;
-    if (best.id == kNone || ranks_before(v, i, best.value, best.id)) best = {v, i};
+    const Ranked x = at(i);
+    if (x.id == kNone) continue;
+    if (past.id != kNone && !ranks_before(past.value, past.id, x.value, x.id)) continue;
+    if (best.id == kNone || ranks_before(x.value, x.id, best.value, best.id)) best = x;
   }
   return first_of_block(b, best, offset);
 }
 
-// Grid: rows. One pass over the row for each of the k.
-template <typename Block>
-TIE_DEVICE void top_k(Block& b, const TopKArgs& a) {
-  const float* row = a.logits + uint64_t{b.block_x()} * a.stride;
+// The first k of n numbers, one after another.
+template <typename Block, typename At>
+TIE_DEVICE void first_k(Block& b, uint32_t n, At at, uint32_t k, uint32_t* ids, float* values) {
   Ranked past;
-  bool more = true;
-  for (uint32_t rank = 0; rank < a.k; ++rank) {
-    if (more) past = first_after(b, row, a.n_vocab, past, 0);
+  bool more = n != 0;
+  for (uint32_t rank = 0; rank < k; ++rank) {
+    if (more) past = first_after(b, n, past, at, 0);
     more = more && past.id != kNone;
     if (b.thread() != 0) continue;
-    a.ids[uint64_t{b.block_x()} * a.k + rank] = more ? a.first_id + past.id : kNone;
-    a.values[uint64_t{b.block_x()} * a.k + rank] = more ? past.value : kLowest;
+    ids[rank] = more ? past.id : kNone;
+    values[rank] = more ? past.value : kLowest;
   }
+}
+
+// Grid: x = runs of kTopKRun ids, y = rows.
+template <typename Block>
+TIE_DEVICE void top_k(Block& b, const TopKArgs& a) {
+  const uint32_t first = b.block_x() * kTopKRun, row = b.block_y();
+  uint32_t end = a.n_vocab;
+  if (a.below)
+    end = a.below[row] > a.first_id ? (a.below[row] - a.first_id < end ? a.below[row] - a.first_id : end) : 0;
+  const uint32_t n = end > first ? (end - first < kTopKRun ? end - first : kTopKRun) : 0;
+  const float* logits = a.logits + uint64_t{row} * a.stride + first;
+  const uint64_t out = (uint64_t{row} * a.runs + b.block_x()) * a.k;
+  first_k(b, n, numbers_of(logits, a.first_id + first), a.k, a.ids + out, a.values + out);
+}
+
+// Grid: rows.
+template <typename Block>
+TIE_DEVICE void merge_top_k(Block& b, const MergeTopKArgs& a) {
+  const uint64_t row = b.block_x();
+  const uint32_t* ids = a.from_ids + row * a.candidates;
+  const float* values = a.from_values + row * a.candidates;
+  auto at = [=](uint32_t i) { return Ranked{values[i], ids[i]}; };
+  first_k(b, a.candidates, at, a.k, a.ids + row * a.k, a.values + row * a.k);
 }
 
 }  // namespace tie::bones::cuda
