@@ -82,6 +82,11 @@ def test_each_shard_is_copied_once_and_lent_to_its_rank_alone(machine):  # noqa:
     assert len(shards) == 2 and gpu.record(owner, "copy") and sum(gpu.record(owner, "copy")) == sum(shards), "each byte of each shard was copied once"
     assert gpu.record(owner, "device") == [0, 1]
     pids = [first.process.pid, only(ranks_of(first))]
+    of_rank = pathlib.Path(f"/proc/{pids[1]}")
+    held = [os.readlink(fd) for fd in (of_rank / "fd").iterdir() if int(fd.name) > 2]
+    assert sum(target.startswith("socket:") for target in held) == 1, "a rank has its lifeline, not the owner's socket"
+    assert sum(target.startswith("/memfd:tie-gpu-table") for target in held) <= 1
+    assert b"memory-" not in (of_rank / "cmdline").read_bytes(), "whoever looks at its arguments learns no handle"
     first.process.kill()  # no goodbye: its rank goes with it, the weights stay
     first.process.wait()
     wait_for(lambda: not pathlib.Path(f"/proc/{pids[1]}").exists())

@@ -17,6 +17,7 @@ namespace {
 using namespace bones::cuda;
 
 constexpr int64_t kOfferMs = 60'000;  // from the rank's start until it has been told where its weights are
+constexpr int64_t kEndMs = 5'000;     // for ranks that have been told to stop
 static_assert(std::is_trivially_copyable_v<RankOffer>);
 
 // What a rank is told, in the order of its arguments: these numbers, then driver, NCCL and kernels.
@@ -103,6 +104,8 @@ Result<void> GpuRankedModel::start_rank(const AttachedModel& model, const GpuFla
                                                           board_fd_.get(), lifeline.second.get()}));
   TIE_TRY(os::Fd peer, os::pidfd_open(pid));
   peers.push_back(std::move(peer));
+  TIE_TRY(os::Fd process, os::pidfd_open(pid));
+  processes_.push_back(std::move(process));
   TIE_CHECK_OK(os::send_frame(lifeline.first.get(), {reinterpret_cast<const uint8_t*>(&offer), sizeof offer}, {},
                               Deadline::in_ms(kOfferMs)));
   lifelines_.push_back(std::move(lifeline.first));
@@ -136,6 +139,14 @@ Result<std::unique_ptr<GpuRankedModel>> GpuRankedModel::start(AttachedModel& mod
                                               std::move(segment), out->board_.writable()));
   out->loan_ = std::move(model.gpu->loan);
   return out;
+}
+
+// Our end is theirs (begin_rank_life), so it must not come before they are done.
+GpuRankedModel::~GpuRankedModel() {
+  const bool told = leader_ && !leader_->lost();
+  leader_.reset();
+  const Deadline deadline = Deadline::in_ms(told ? kEndMs : 0);
+  for (const os::Fd& process : processes_) (void)os::wait_readable(process.get(), deadline);
 }
 
 Result<bones::Logits> GpuRankedModel::forward(const bones::Batch& batch, const bones::KvPool& kv) {

@@ -25,6 +25,7 @@ class GpuRankedModel final : public engine::ForwardModel, private engine::KvDevi
   // Errors: GpuTeamLeader::attach's, kNotFound without NCCL or kernels, kIo when a process cannot be started.
   static Result<std::unique_ptr<GpuRankedModel>> start(AttachedModel& model, const GpuFlags& flags,
                                                        bones::cuda::CudaModelOptions limits);
+  ~GpuRankedModel() override;  // waits until the ranks have overwritten their KV memory and ended
 
   const bones::ModelConfig& config() const override { return leader_->model().config(); }
   Result<bones::Logits> forward(const bones::Batch& batch, const bones::KvPool& kv) override;
@@ -51,6 +52,7 @@ class GpuRankedModel final : public engine::ForwardModel, private engine::KvDevi
   os::Fd loan_, board_fd_;
   os::Mapping board_;
   std::vector<os::Fd> lifelines_;  // our ends of the ranks' sockets
+  std::vector<os::Fd> processes_;  // readable once a rank has ended
   std::unique_ptr<bones::cuda::GpuTeamLeader> leader_;
 };
 
