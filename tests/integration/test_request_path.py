@@ -38,18 +38,7 @@ def ask(node, port=None, **more):
 
 
 def processes(node, name):
-    """Pids of this node's processes of that name."""
-    out = set()
-    for entry in pathlib.Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if words[0].decode(errors="replace").endswith("/" + name) and any(str(node.run_dir).encode() in word for word in words):
-            out.add(int(entry.name))
-    return out
+    return set(node.processes(name))
 
 
 def wait_until(condition, seconds=10):

@@ -65,14 +65,7 @@ struct NodeTest : ::testing::Test {
     thread.join();
     node.reset();
   }
-  void on_loop(std::function<void()> what) {
-    std::promise<void> done;
-    loop->post([&] {
-      what();
-      done.set_value();
-    });
-    done.get_future().wait();
-  }
+  void on_loop(std::function<void()> what) { run_on(*loop, what); }
   uint32_t set_limit(uint32_t limit, uint32_t wait_ms = 0) {
     v1::UpdateHealthStatusRequest request;
     request.set_session_id(session);

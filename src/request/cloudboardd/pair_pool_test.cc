@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <condition_variable>
-#include <future>
 
 #include "request/cloudboardd/limits.h"
 #include "request/cloudboardd/testing.h"
@@ -31,14 +30,7 @@ struct PairPoolTest : ::testing::Test {
     thread.join();
     pool.reset();
   }
-  void on_loop(std::function<void()> what) {
-    std::promise<void> done;
-    loop->post([&] {
-      what();
-      done.set_value();
-    });
-    done.get_future().wait();
-  }
+  void on_loop(std::function<void()> what) { run_on(*loop, what); }
   size_t warm() {
     size_t count = 0;
     on_loop([&] { count = pool->warm_count(); });

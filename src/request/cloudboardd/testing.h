@@ -9,6 +9,7 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "jobhelper.pb.h"
 #include "os/framed_message.h"
 #include "os/process.h"
+#include "request/cloudboardd/event_loop.h"
 #include "wsd.pb.h"
 
 namespace tie::request::cloudboard::testing {
@@ -28,6 +30,16 @@ struct TempDir {
   TempDir() { std::filesystem::create_directory(path); }
   ~TempDir() { std::filesystem::remove_all(path); }
 };
+
+// Does it on the loop's thread, which is another one; returns when it has been done.
+inline void run_on(EventLoop& loop, const std::function<void()>& what) {
+  std::promise<void> done;
+  loop.post([&] {
+    what();
+    done.set_value();
+  });
+  done.get_future().wait();
+}
 
 // Accepts on a socket and serves each connection in a thread until the peer closes.
 class FakeDaemon {
