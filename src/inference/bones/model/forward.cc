@@ -11,7 +11,7 @@
 namespace tie::bones {
 
 // One thread's walk through the layers. Phases end at a barrier; within a phase threads write disjoint parts. Usually
-// the threads divide the columns of every matrix. In a long prompt each takes its own rows instead ("apart"): what it
+// the threads divide the columns of every matrix. In a larger batch each takes its own rows instead ("apart"): what it
 // reads it has written itself, in its own caches, and only attention needs barriers; in a large batch of short rows
 // each takes whole sequences, and no layer has a barrier (row_shares.h).
 class Pass {

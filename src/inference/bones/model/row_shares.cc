@@ -38,6 +38,14 @@ bool whole_and_even(const ModelConfig& c, const Batch& batch, const RowShares& s
   return most - least <= product_cost(c, shares.rows / shares.n_threads) / 32;
 }
 
+// Products of up to kFusedRows rows and of more want different tiles; all shares have the same.
+bool for_one_kernel(const RowShares& shares) {
+  const bool many = shares.first_row(1) > kFusedRows;
+  for (uint32_t t = 0; t < shares.n_threads; ++t)
+    if ((shares.first_row(t + 1) - shares.first_row(t) > kFusedRows) != many) return false;
+  return true;
+}
+
 }  // namespace
 
 uint32_t RowShares::first_row(uint32_t thread) const {
@@ -49,19 +57,13 @@ RowShares plan_rows(const ModelConfig& c, const Batch& batch, uint32_t n_threads
                     uint32_t (*tile_rows_of)(uint32_t rows)) {
   const auto rows = static_cast<uint32_t>(batch.tokens.size());
   auto tile_of = [&](uint32_t n) { return tile_rows_of ? tile_rows_of(n) : rows_per_tile(n); };
-  RowShares shares{.rows = rows, .tile_rows = tile_of(rows), .n_threads = n_threads};
-  if (n_threads == 1 || c.n_experts != 0) return shares;
-  // Many rows: each share is to be more than fused tiles take, so that a thread unpacks a panel for many of them.
-  if (rows >= n_threads * (kFusedRows + kMostTileRows)) {
-    shares.apart = true;
-  } else if (!tile_rows_of && rows >= n_threads * kLeastOwnRows) {
-    RowShares few = shares;
-    few.tile_rows = tile_of((rows + n_threads - 1) / n_threads);
-    if (whole_and_even(c, batch, few)) {
-      few.apart = few.whole = true;
-      return few;
-    }
-  }
+  const RowShares columns{.rows = rows, .tile_rows = tile_of(rows), .n_threads = n_threads};
+  const uint32_t least = tile_rows_of ? kFusedRows + kMostTileRows : kLeastOwnRows;
+  if (n_threads == 1 || c.n_experts != 0 || rows < n_threads * least) return columns;
+  RowShares shares = columns;
+  shares.tile_rows = tile_of((rows + n_threads - 1) / n_threads);
+  if (!for_one_kernel(shares)) return columns;
+  shares.apart = true, shares.whole = whole_and_even(c, batch, shares);
   return shares;
 }
 

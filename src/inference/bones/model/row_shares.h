@@ -11,7 +11,7 @@ namespace tie::bones {
 struct RowShares {
   bool apart = false;
   // With apart: the shares are of whole sequences with about as many keys each, so that a thread attends to its own as
-  // well and meets the others only at the head.
+  // well and meets the others only at the head. Else all share attention, with a barrier before and after it.
   bool whole = false;
   uint32_t rows = 0, tile_rows = 0, n_threads = 1;
 

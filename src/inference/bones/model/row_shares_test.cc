@@ -55,28 +55,33 @@ TEST(RowShares, FewRowsAThreadAreDividedByColumns) {
 TEST(RowShares, OneThreadIsNotToAttendMuchLonger) {
   Sequences uneven = decode(8, 2000);
   for (int i = 0; i < 8; ++i) uneven.add(1, 10);
-  EXPECT_FALSE(uneven.plan(2).apart);
+  EXPECT_TRUE(uneven.plan(2).apart);
+  EXPECT_FALSE(uneven.plan(2).whole);
   Sequences mixed;
   for (int i = 0; i < 16; ++i) mixed.add(1, i % 2 == 0 ? 2000 : 10);
   EXPECT_TRUE(mixed.plan(2).whole);
 }
 
-TEST(RowShares, ASequenceIsNotCut) {
+TEST(RowShares, AThreadDoesNotAttendAloneToPartOfASequence) {
   Sequences cut;
   cut.add(7, 0), cut.add(3, 0);  // rows 7 to 9; the second thread's would begin at 8
   for (int i = 0; i < 6; ++i) cut.add(1, 0);
-  EXPECT_FALSE(cut.plan(2).apart);
-  Sequences prompt;
-  prompt.add(100, 0);
-  EXPECT_FALSE(prompt.plan(2).apart);
+  EXPECT_TRUE(cut.plan(2).apart);
+  EXPECT_FALSE(cut.plan(2).whole);
 }
 
-TEST(RowShares, ALongPromptIsDividedButNotWhole) {
-  Sequences prompt;
-  prompt.add(512, 0);
-  const RowShares shares = prompt.plan(2);
-  EXPECT_TRUE(shares.apart);
-  EXPECT_FALSE(shares.whole);
+TEST(RowShares, APromptIsDividedButNotWhole) {
+  for (const uint32_t rows : {16u, 100u, 512u}) {
+    Sequences prompt;
+    prompt.add(rows, 0);
+    EXPECT_TRUE(prompt.plan(2).apart);
+    EXPECT_FALSE(prompt.plan(2).whole);
+  }
+}
+
+// 150 rows in tiles of 13 would be 78 and 72: one thread's rows for panels, the other's for fused tiles.
+TEST(RowShares, SharesOnBothSidesOfAKernelsLimitStayTogether) {
+  EXPECT_FALSE(decode(150, 0).plan(2).apart);
 }
 
 TEST(RowShares, TilesOfOtherKernelsAndExpertsStayTogether) {
@@ -90,7 +95,7 @@ TEST(RowShares, TilesOfOtherKernelsAndExpertsStayTogether) {
 
 TEST(RowShares, EveryRowIsSomeThreadsAndSharesBeginAtTiles) {
   for (uint32_t threads = 2; threads <= 5; ++threads) {
-    for (uint32_t rows = 1; rows < 200; ++rows) {
+    for (uint32_t rows = 1; rows < 500; ++rows) {
       const RowShares shares = decode(rows, 5).plan(threads);
       EXPECT_EQ(shares.first_row(0), 0u);
       EXPECT_EQ(shares.first_row(threads), rows);
@@ -100,7 +105,13 @@ TEST(RowShares, EveryRowIsSomeThreadsAndSharesBeginAtTiles) {
           EXPECT_EQ(shares.first_row(t) % shares.tile_rows, 0u);
         }
         if (shares.apart) {
-          EXPECT_LT(shares.first_row(t), shares.first_row(t + 1)) << rows << " rows, " << threads << " threads";
+          const uint32_t own = shares.first_row(t + 1) - shares.first_row(t);
+          EXPECT_GT(own, 0u) << rows << " rows, " << threads << " threads";
+          if (own > kFusedRows) {
+            EXPECT_GE(shares.tile_rows, kMaxTileRows);
+          } else {
+            EXPECT_LE(shares.tile_rows, kMaxTileRows);
+          }
         }
       }
     }

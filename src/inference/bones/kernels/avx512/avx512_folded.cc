@@ -47,6 +47,9 @@ void fused_strip(const std::byte* strip, const Activations& x, uint32_t tile, si
   const int32_t* start = x.start4 + first * R;
   const float* scale = x.scale + first * R;
   const std::byte* at = strip;
+  const uint32_t rows = x.rows - tile * R < R ? x.rows - tile * R : R;
+  out += size_t{tile} * R * stride;
+  fetch_to_write(out, stride, rows);
   Totals<R> totals;
   uint32_t turn = tile % tiles;
   for (uint32_t b = 0; b < blocks; b += kScaleBlocks, scale += kScaleBlocks * R) {
@@ -67,8 +70,6 @@ void fused_strip(const std::byte* strip, const Activations& x, uint32_t tile, si
     totals.keep_in_memory();
   }
   const __m512 unit = _mm512_loadu_ps(reinterpret_cast<const float*>(at));
-  const uint32_t rows = x.rows - tile * R < R ? x.rows - tile * R : R;
-  out += size_t{tile} * R * stride;
   for (uint32_t r = 0; r < rows; ++r)
     finish(out + r * stride, _mm512_mul_ps(_mm512_load_ps(totals.value[r]), unit), add);
 }

@@ -39,13 +39,15 @@ void fused_strip(const std::byte* strip, const Activations& x, uint32_t tile, ui
   const float *scale = x.scale + first * R, *sum = x.sum + first * R;
   const int32_t *neg128 = x.neg128 + first * R, *neg32 = x.neg32 + first * 2 * R;
   const size_t ahead = spread != 0 ? spread : 3072;
-  const uint32_t tiles = spread != 0 ? x.tiles() : 1;
+  const uint32_t tiles = spread != 0 ? x.tiles() : 1, rows = x.rows - tile * R < R ? x.rows - tile * R : R;
+  out += size_t{tile} * R * stride;
+  fetch_to_write(out, stride, rows);
   uint32_t turn = tile % tiles;
   for (uint32_t b = 0; b < blocks; ++b, codes += 32 * R, scale += R, sum += R, neg128 += R, neg32 += 2 * R) {
     const P block(strip, b);
     if (turn == 0) {
       for (int line = 0; line < P::kLines; ++line)
-        _mm_prefetch(reinterpret_cast<const char*>(block.tile) + ahead + 64 * line, _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(block.own_lines()) + ahead + 64 * line, _MM_HINT_T0);
       turn = tiles;
     }
     --turn;
@@ -72,8 +74,6 @@ void fused_strip(const std::byte* strip, const Activations& x, uint32_t tile, ui
       for (int r = 0; r < R; ++r) acc[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(sum[r]), acc[r]);
     }
   }
-  const uint32_t rows = x.rows - tile * R < R ? x.rows - tile * R : R;
-  out += size_t{tile} * R * stride;
 #pragma GCC unroll 12
   for (uint32_t r = 0; r < R; ++r)
     if (r < rows) finish(out + r * stride, acc[r], add);

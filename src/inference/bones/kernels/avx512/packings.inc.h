@@ -20,6 +20,7 @@ struct Q5 {
   }
   __m512 scale(int) const { return halves(tile + 320); }
   __m512 minimum() const { return halves(tile + 352); }
+  const std::byte* own_lines() const { return tile; }
   static constexpr size_t kBlockBytes = kQ5TileBytes;
 };
 
@@ -46,6 +47,7 @@ struct Q6 {
   }
   __m512 scale(int half) const { return halves(tile + 384 + 32 * half); }
   __m512 minimum() const { return _mm512_setzero_ps(); }
+  const std::byte* own_lines() const { return tile; }
   static constexpr size_t kBlockBytes = kQ6TileBytes;
 };
 
@@ -60,6 +62,7 @@ struct Q8 {
     return load(tile + 512 * odd + 64 * G);
   }
   __m512 scale(int) const { return halves(tile + 1024 + 32 * odd); }
+  const std::byte* own_lines() const { return tile + 576 * odd; }  // of the 17 lines of two blocks
   __m512 minimum() const { return _mm512_setzero_ps(); }
   static constexpr size_t kBlockBytes = kQ8TileBytes / 2;
 };
