@@ -22,8 +22,9 @@ constexpr uint64_t kMagic = 0x31534b4e41524554;  // "TERANKS1"
 constexpr uint64_t kFailed = uint64_t{1} << 63;
 constexpr int64_t kSleepSliceNs = 50'000'000;
 constexpr uint32_t kMostSlices = 1200;  // a peer that lives but has not come for a minute counts as lost
-// How long to spin before sleeping, as in ThreadPool: a sleep halves the patience, a meeting without one restores some.
-constexpr uint32_t kLeastSpins = 500, kMostSpins = 8000, kSpinsRegained = 64;
+// How long to spin before sleeping, as in ThreadPool: a sleep halves the patience, a meeting without one restores some,
+// more than there: the long waits of a prompt put ranks to sleep, and the first steps after it should not inherit that.
+constexpr uint32_t kLeastSpins = 500, kMostSpins = 8000, kSpinsRegained = 2000;
 thread_local uint32_t patience = kMostSpins;
 
 void relax() {

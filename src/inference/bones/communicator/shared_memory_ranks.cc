@@ -2,47 +2,36 @@
 
 #include <cstring>
 
+#include "inference/bones/ops/each_set.h"
+
 namespace tie::bones {
 namespace {
 
-// Four floats as one value: the compiler's own vectors, which every CPU has. Alignment is not assumed.
-struct Block4 {
-  typedef float Value __attribute__((vector_size(16)));
-};
-struct Block1 {
-  using Value = float;
-};
+constexpr size_t kLanes = 16;
+using Floats = float __attribute__((vector_size(kLanes * sizeof(float)), aligned(4), may_alias));
 
-template <typename Block>
-typename Block::Value load(const float* from, Block) {
-  typename Block::Value out;
-  std::memcpy(&out, from, sizeof out);
-  return out;
-}
-template <typename Value>
-void store(float* to, const Value& value) {
-  std::memcpy(to, &value, sizeof value);
-}
-
-template <typename Body>
-void each_block(size_t n, Body body) {
+// out[i] = the sum of addends[0 to n_ranks - 1][i] in rank order, added to out[i] as it was when `add`.
+TIE_EACH_SET void add_up(const float* const* addends, uint32_t n_ranks, bool add, float* out, size_t n) {
   size_t i = 0;
-  for (; i + 4 <= n; i += 4) body(i, Block4{});
-  for (; i < n; ++i) body(i, Block1{});
+  for (; i + kLanes <= n; i += kLanes) {
+    Floats sum = *reinterpret_cast<const Floats*>(addends[0] + i);
+    for (uint32_t rank = 1; rank < n_ranks; ++rank) sum += *reinterpret_cast<const Floats*>(addends[rank] + i);
+    auto& to = *reinterpret_cast<Floats*>(out + i);
+    to = add ? to + sum : sum;
+  }
+  for (; i < n; ++i) {
+    float sum = addends[0][i];
+    for (uint32_t rank = 1; rank < n_ranks; ++rank) sum += addends[rank][i];
+    out[i] = add ? out[i] + sum : sum;
+  }
 }
 
-// out (+)= floats [first, first + n) of all addends, in rank order.
-template <bool kAdd>
-void add_up(RankSegment& segment, RankPlace place, uint32_t parity, size_t first, size_t n, float* out) {
-  const float* addend[kMaxRanks];
+// The same of floats [first, first + n) of what a stage's ranks have written.
+void add_ranks(RankSegment& segment, RankPlace place, uint32_t parity, size_t first, bool add, float* out, size_t n) {
+  const float* addends[kMaxRanks];
   for (uint32_t rank = 0; rank < place.tensor_ranks; ++rank)
-    addend[rank] = segment.addend(place.stage, rank, parity) + first;
-  each_block(n, [&](size_t i, auto block) {
-    auto sum = load(addend[0] + i, block);
-    for (uint32_t rank = 1; rank < place.tensor_ranks; ++rank) sum += load(addend[rank] + i, block);
-    if constexpr (kAdd) sum = load(out + i, block) + sum;
-    store(out + i, sum);
-  });
+    addends[rank] = segment.addend(place.stage, rank, parity) + first;
+  add_up(addends, place.tensor_ranks, add, out, n);
 }
 
 }  // namespace
@@ -69,7 +58,7 @@ bool SharedMemoryRanks::sum(uint32_t thread, uint32_t rows, uint32_t width) {
   const size_t parts = size_t{place_.tensor_ranks} * n_threads_,
                part = size_t{place_.tensor_rank} * n_threads_ + thread, floats = size_t{rows} * width;
   const size_t first = floats * part / parts, last = floats * (part + 1) / parts;
-  add_up<false>(segment_, place_, parity, first, last - first, total + first);
+  add_ranks(segment_, place_, parity, first, false, total + first, last - first);
   return meet();
 }
 
@@ -77,18 +66,9 @@ void SharedMemoryRanks::take_sum(uint32_t thread, uint32_t row, float* to, bool 
   const Turn& turn = turns_[thread];
   const size_t first = size_t{row} * turn.width;
   const uint32_t parity = turn.parity ^ 1;
-  if (turn.in_total) {
-    const float* total = segment_.total(place_.stage, parity) + first;
-    if (add)
-      each_block(turn.width,
-                 [&](size_t i, auto block) { store(to + i, load(to + i, block) + load(total + i, block)); });
-    else
-      std::memcpy(to, total, turn.width * sizeof(float));
-  } else if (add) {
-    add_up<true>(segment_, place_, parity, first, turn.width, to);
-  } else {
-    add_up<false>(segment_, place_, parity, first, turn.width, to);
-  }
+  if (!turn.in_total) return add_ranks(segment_, place_, parity, first, add, to, turn.width);
+  const float* total = segment_.total(place_.stage, parity) + first;
+  add_up(&total, 1, add, to, turn.width);
 }
 
 bool SharedMemoryRanks::send_rows(uint32_t thread, const float* x, uint32_t first_row, uint32_t rows, uint32_t width) {
