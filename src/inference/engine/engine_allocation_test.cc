@@ -124,17 +124,23 @@ TEST(EngineStep, AllocatesNothingAndLocksNothingWhileItDecodes) {
   const std::shared_ptr<SilentSink> sinks[] = {
       submit(**core, {.temperature = 0}),
       submit(**core, {.temperature = 1.0f, .top_p = 0.9f, .seed = 3, .logprobs = true, .top_logprobs = 5}),
-      submit(**core, {.temperature = 0.7f, .top_k = 40, .repetition_penalty = 1.2f, .seed = 4})};
+      submit(**core, {.temperature = 0.7f, .top_k = 40, .repetition_penalty = 1.2f, .seed = 4}),
+      submit(**core, {.temperature = 0.7f, .top_k = 40, .seed = 5, .min_tokens = 50})};
+  const auto drawn = [&] {
+    size_t sum = 0;
+    for (const auto& sink : sinks) sum += sink->tokens;
+    return sum;
+  };
   for (int i = 0; i < 10; ++i) ASSERT_TRUE((*core)->step(0));
   for (int waited_ms = 0; !mask_threads_sleep(); ++waited_ms) {
     ASSERT_LT(waited_ms, 20'000) << "the mask worker's threads never began to wait";
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  const size_t before = sinks[0]->tokens + sinks[1]->tokens + sinks[2]->tokens;
+  const size_t before = drawn();
   counting = true;
   for (int i = 0; i < 30; ++i) (*core)->step(0);
   counting = false;
-  EXPECT_GE(sinks[0]->tokens + sinks[1]->tokens + sinks[2]->tokens, before + 90);
+  EXPECT_GE(drawn(), before + 120);
   EXPECT_EQ(allocations, 0u);
   EXPECT_EQ(locks, 0u);
   while ((*core)->step(0)) continue;
