@@ -51,6 +51,25 @@ def test_a_client_that_goes_away_frees_the_proxy_at_once(fake):
     assert httpx.post(fake.url + "/v1/chat/completions", json=ask("a b")).json()["choices"][0]["message"]["content"] == "a b"
 
 
+def test_a_proxy_that_is_stopped_waits_for_its_answers_and_a_second_signal_hurries_it(fake):
+    port = support.free_port()
+    command = [support.tie_program(), "proxy", "--listen", f"127.0.0.1:{port}", "--node", fake.node, "--policy", fake.policy]
+    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    with support.running(command, port) as process:
+        with httpx.Client(timeout=60) as http, http.stream("POST", url, json=ask("hang", stream=True)) as got:
+            lines = got.iter_lines()
+            next(lines)
+            process.terminate()
+            limit = time.monotonic() + 30
+            while (refused := httpx.get(f"http://127.0.0.1:{port}/healthz")).status_code != 503 and time.monotonic() < limit:
+                time.sleep(0.05)
+            assert refused.json()["error"]["message"].startswith("The proxy is being stopped") and process.poll() is None
+            process.terminate()
+            rest = "\n".join(lines)
+        assert "The proxy was stopped before the answer was complete" in rest and "[DONE]" not in rest, rest
+        assert process.wait(30) == 0
+
+
 def test_ctrl_c_ends_an_answer_in_the_terminal(fake):
     process = subprocess.Popen([str(support.tie_program()), "ask", "hang", "--node", fake.node, "--policy", str(fake.policy)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.read(5) == "begun"

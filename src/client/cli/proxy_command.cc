@@ -1,6 +1,8 @@
 // `tie proxy`: the OpenAI-compatible proxy in the foreground.
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -8,6 +10,7 @@
 
 #include "client/cli/command.h"
 #include "client/cli/passphrase.h"
+#include "client/proxy/limits.h"
 #include "client/proxy/proxy.h"
 #include "client/turn_keys/turn_key_file.h"
 #include "os/open_files.h"
@@ -98,6 +101,9 @@ Result<void> serve(const ProxyFlags& flags) {
   os::notify_ready();
   pollfd wait{.fd = stop.get(), .events = POLLIN};
   while (::poll(&wait, 1, turn_keys.file ? kSaveEveryMs : -1) <= 0) turn_keys.save();
+  signalfd_siginfo first{};
+  (void)!::read(stop.get(), &first, sizeof first);
+  proxy->drain(Deadline::in_ms(client::kDrainMs), [&] { return ::poll(&wait, 1, 0) > 0; });  // a second signal hurries
   proxy->stop();
   turn_keys.save();
   return {};

@@ -39,6 +39,11 @@ void ConnectionTable::leave(Place& place) {
   if (!place.sent_away) --taken_;
 }
 
+size_t ConnectionTable::being_served() {
+  std::lock_guard lock(mutex_);
+  return taken_ - waiting_.size();
+}
+
 void ConnectionTable::stop_waiting(Place& place) {
   if (place.waiting != 0) waiting_.erase(place.waiting);
   place.waiting = 0;

@@ -28,6 +28,9 @@ class ConnectionTable {
   // Before the socket is closed.
   void leave(Place& place);
 
+  // How many are being served at this moment.
+  size_t being_served();
+
  private:
   void stop_waiting(Place& place);
 

@@ -136,7 +136,8 @@ struct HttpServer::Impl final : httplib::Server {
   HttpServer::Handler handler;
   HttpServer::Refusal refusal;
   ClientWatcher watcher;
-  std::atomic<bool> stopping{false};
+  std::atomic<bool> stopping{false};  // no further request is taken
+  std::atomic<bool> stopped{false};
   ConnectionTable connections;
   std::atomic<int> refusals{0};
   int bound_port = 0;
@@ -207,18 +208,20 @@ struct HttpServer::Impl final : httplib::Server {
       serve_connection(stream, place);
       connections.leave(place);
     } else {
-      say_no_room(stream);
+      say_no_room(stream, stopping ? "The proxy is being stopped; ask again when it is back."
+                                   : "Too many requests are being served here at this moment; try again shortly.");
     }
     ::shutdown(socket, SHUT_RDWR);
     ::close(socket);
     return true;
   }
 
-  // Every place is being served. The client gets to read why; of too many at once it is not waited for.
-  void say_no_room(ClientStream& stream) {
+  // Every place is being served, or the proxy ends. The client gets to read why; of too many at once it is not waited
+  // for.
+  void say_no_room(ClientStream& stream, const char* why) {
     HttpReply reply;
     reply.status = 503;
-    refusal(reply.status, "Too many requests are being served here at this moment; try again shortly.", reply);
+    refusal(reply.status, why, reply);
     std::string text = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\nContent-Type: " +
                        reply.content_type + "\r\nContent-Length: " + std::to_string(reply.body.size()) + "\r\n";
     for (const auto& [name, value] : reply.headers) text.append(name).append(": ").append(value).append("\r\n");
@@ -294,9 +297,17 @@ int HttpServer::port() const {
   return impl_->bound_port;
 }
 
+void HttpServer::drain(Deadline deadline, const std::function<bool()>& hurry) {
+  impl_->stopping = true;
+  while (impl_->connections.being_served() > 0 && !deadline.passed() && !hurry())
+    std::this_thread::sleep_for(std::chrono::milliseconds(kDrainPollMs));
+}
+
 void HttpServer::stop() {
-  if (impl_->stopping.exchange(true)) return;
+  if (impl_->stopped.exchange(true)) return;
   impl_->watcher.all_gone();
+  // Once the library is told to stop it writes nothing more, and the last words of these answers would be lost.
+  drain(Deadline::in_ms(kLastWordsMs), [] { return false; });
   impl_->Server::stop();
   impl_->acceptor.join();
 }

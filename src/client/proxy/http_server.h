@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 
 namespace tie::client {
@@ -49,6 +50,9 @@ class HttpServer {
   static Result<std::unique_ptr<HttpServer>> start(HttpServerOptions options, Handler handler, Refusal refusal);
   ~HttpServer();  // stop()
   int port() const;
+  // Refuses new requests from now on and lets running answers end; returns when none runs, at the deadline, or when
+  // `hurry`, asked many times a second, says true.
+  void drain(Deadline deadline, const std::function<bool()>& hurry);
   // Refuses new connections, tells running answers that their clients are gone, waits for the threads.
   void stop();
 

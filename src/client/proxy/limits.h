@@ -18,6 +18,9 @@ constexpr int64_t kBodyTimeoutMs = 60'000;
 constexpr int64_t kFirstRequestTimeoutMs = 20'000;  // of a new connection that says nothing
 constexpr int64_t kIdleConnectionTimeoutMs = 75'000;
 constexpr int64_t kWriteTimeoutMs = 30'000;  // a client that does not read
+constexpr int64_t kDrainMs = 10'000;         // for running answers when the proxy is asked to end
+constexpr int64_t kLastWordsMs = 1'000;      // then for what they are told about it
+constexpr int64_t kDrainPollMs = 10;
 
 constexpr size_t kMaxJsonDepth = 128;
 constexpr size_t kMaxMessages = 4096;

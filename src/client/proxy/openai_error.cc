@@ -6,6 +6,8 @@ namespace tie::client {
 
 int http_status_of(const ApiError& error) {
   if (error.http_status != 0) return error.http_status;
+  // A client that went away hears nothing; who can still read this asked a proxy that is being stopped.
+  if (error.code == Code::kCancelled) return 503;
   // Bytes of the node that fail their check: the caller sent nothing wrong, so the table's 400 would mislead.
   if (error.code == Code::kCorrupt || error.code == Code::kFailedPrecondition) return 502;
   return error_info(error.code).http_status;

@@ -16,6 +16,8 @@ struct ApiError {
 };
 
 inline ApiError api_error(const Error& error, std::string param = {}) {
+  if (error.code == Code::kCancelled)
+    return {error.code, "The proxy was stopped before the answer was complete; ask again when it is back.", {}, {}, 0};
   return {error.code, error.message, std::move(param), {}, 0};
 }
 

@@ -47,6 +47,8 @@ class RunningProxy {
  public:
   static Result<std::unique_ptr<RunningProxy>> start(std::shared_ptr<Session> session, ProxyOptions options);
   int port() const { return server_->port(); }
+  // See HttpServer.
+  void drain(Deadline deadline, const std::function<bool()>& hurry) { server_->drain(deadline, hurry); }
   void stop() { server_->stop(); }
 
  private:

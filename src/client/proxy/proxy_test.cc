@@ -355,6 +355,51 @@ TEST_F(ConversationTest, ACutAnswerMayBeAskedAgainUnderTheSameKey) {
   }
 }
 
+TEST_F(ProxyTest, ADrainLetsARunningAnswerEndAndTakesNoOther) {
+  std::atomic<bool> running{false}, release{false};
+  node.set_script([&](FakeCall& call) {
+    running = true;
+    while (!release && !call.cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    call.send_text("to the end");
+    call.finish_with(v1::FinalSummary::OK);
+  });
+  std::string answered;
+  std::thread client([&] { answered = post(body("x"))->body; });
+  while (!running) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  bool asked = false;
+  proxy->drain(Deadline::in_ms(30'000), [&] {
+    if (asked) return false;
+    asked = true;
+    auto refused = httplib::Client("127.0.0.1", proxy->port()).Get("/healthz");
+    EXPECT_TRUE(refused && refused->status == 503 && refused->has_header("Retry-After"));
+    if (refused) EXPECT_NE(refused->body.find("being stopped"), std::string::npos) << refused->body;
+    release = true;
+    return false;
+  });
+  proxy->stop();
+  client.join();
+  EXPECT_NE(answered.find("to the end"), std::string::npos) << answered;
+}
+
+TEST_F(ProxyTest, AnAnswerThatIsStoppedSaysSoInWholeWords) {
+  std::atomic<bool> running{false};
+  node.set_script([&](FakeCall& call) {
+    running = true;
+    while (!call.cancelled()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  });
+  int status = 0;
+  std::string answered;
+  std::thread client([&] {
+    if (auto got = post(body("x"))) status = got->status, answered = got->body;
+  });
+  while (!running) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  proxy->drain(Deadline::in_ms(0), [] { return true; });
+  proxy->stop();
+  client.join();
+  EXPECT_EQ(status, 503);
+  EXPECT_NE(answered.find("The proxy was stopped before the answer was complete"), std::string::npos) << answered;
+}
+
 TEST_F(ProxyTest, StopsWhileAnswersRun) {
   std::atomic<bool> running{false};
   node.set_script([&](FakeCall& call) {

@@ -181,6 +181,14 @@ TEST(Config, ImpossibleValuesAreRefused) {
   EXPECT_TRUE(refused([](NodeConfig& c) { c.listen = "8443"; }));
   EXPECT_TRUE(refused([](NodeConfig& c) { c.listen = "127.0.0.1:65536"; }));
   EXPECT_TRUE(refused([](NodeConfig& c) { c.listen = ":1"; }));
+  EXPECT_TRUE(refused([](NodeConfig& c) { c.listen = std::string("a\0b:1", 5); }));
+  EXPECT_TRUE(refused([](NodeConfig& c) { c.proxy = c.listen; }));
+  EXPECT_TRUE(refused([](NodeConfig& c) { c.max_requests = 0; }));
+  EXPECT_TRUE(refused([](NodeConfig& c) { c.cache_mib = 0; }));
+  EXPECT_TRUE(refused([](NodeConfig& c) { c.cache_mib = kMaxCacheMib + 1; }));
+  EXPECT_TRUE(refused([](NodeConfig& c) { c.threads = kMaxThreads + 1; }));
+  EXPECT_TRUE(refused([](NodeConfig& c) { c.startup_timeout_s = 0; }));
+  EXPECT_TRUE(refused([](NodeConfig& c) { c.drain_timeout_s = kMaxTimeoutS + 1; }));
   EXPECT_TRUE(refused([](NodeConfig& c) { c.max_instances = 0; }));
   EXPECT_TRUE(refused([](NodeConfig& c) { c.prewarmed_pairs = kMaxPrewarmedPairs + 1; }));
   EXPECT_TRUE(refused([](NodeConfig& c) { c.max_requests = c.max_instances - c.prewarmed_pairs + 1; }));

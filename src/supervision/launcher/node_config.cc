@@ -84,10 +84,17 @@ std::map<std::string, Setter> keys_of(NodeConfig& config) {
 bool is_listen_address(const std::string& address) {
   size_t colon = address.rfind(':');
   if (colon == std::string::npos || colon == 0 || colon + 1 >= address.size()) return false;
+  if (std::any_of(address.begin(), address.end(), [](unsigned char c) { return c <= ' ' || c >= 0x7f; })) return false;
   std::string port = address.substr(colon + 1);
   if (port.size() > 5 || !std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; }))
     return false;
   return std::stoul(port) <= 65535;
+}
+
+// What a daemon would refuse after it was started is refused here, where the person who wrote it reads why.
+Result<void> check_range(const char* key, uint32_t value, uint32_t least, uint32_t most) {
+  if (value >= least && value <= most) return {};
+  return fail(Code::kBadRequest, fmt::format("{} is between {} and {}, not {}", key, least, most, value));
 }
 
 bool is_complete_model(const fs::path& folder) {
@@ -129,10 +136,15 @@ Result<void> check_node_config(const NodeConfig& config) {
     return fail(Code::kBadRequest, "proxy must be ADDRESS:PORT or none, not '" + config.proxy + "'");
   if (!config.kernels.empty() && !is_model_name(config.kernels))
     return fail(Code::kBadRequest, "kernels is the name of a kernel set, not '" + config.kernels + "'");
-  if (config.prewarmed_pairs > kMaxPrewarmedPairs)
-    return fail(Code::kBadRequest, fmt::format("prewarmed_pairs is at most {}", kMaxPrewarmedPairs));
-  if (config.max_instances == 0 || config.max_instances > kMaxInstances)
-    return fail(Code::kBadRequest, fmt::format("max_instances is between 1 and {}", kMaxInstances));
+  if (config.proxy == config.listen)
+    return fail(Code::kBadRequest, "listen and proxy are both '" + config.listen + "': each needs a port of its own");
+  TIE_CHECK_OK(check_range("prewarmed_pairs", config.prewarmed_pairs, 0, kMaxPrewarmedPairs));
+  TIE_CHECK_OK(check_range("max_instances", config.max_instances, 1, kMaxInstances));
+  TIE_CHECK_OK(check_range("max_requests", config.max_requests, 1, kMaxInstances));
+  TIE_CHECK_OK(check_range("cache_mib", config.cache_mib, 1, kMaxCacheMib));
+  TIE_CHECK_OK(check_range("threads", config.threads, 0, kMaxThreads));
+  TIE_CHECK_OK(check_range("startup_timeout_s", config.startup_timeout_s, 1, kMaxTimeoutS));
+  TIE_CHECK_OK(check_range("drain_timeout_s", config.drain_timeout_s, 0, kMaxTimeoutS));
   if (config.prewarmed_pairs > config.max_instances)
     return fail(Code::kBadRequest, "prewarmed_pairs is larger than max_instances");
   // Every admitted request holds one instance of each program, and so does every waiting pair.
@@ -140,7 +152,6 @@ Result<void> check_node_config(const NodeConfig& config) {
     return fail(Code::kBadRequest,
                 fmt::format("max_requests and prewarmed_pairs together ({}) are more than max_instances ({})",
                             uint64_t{config.max_requests} + config.prewarmed_pairs, config.max_instances));
-  if (config.startup_timeout_s == 0) return fail(Code::kBadRequest, "startup_timeout_s cannot be 0");
   for (const std::string& name : config.models)
     if (!is_model_name(name)) return fail(Code::kBadRequest, "'" + name + "' cannot be a model's name");
   return {};

@@ -37,6 +37,9 @@ struct NodeConfig {
 
 constexpr uint32_t kMaxPrewarmedPairs = 64;
 constexpr uint32_t kMaxInstances = 1024;
+constexpr uint32_t kMaxCacheMib = 1 << 20;
+constexpr uint32_t kMaxThreads = 256;
+constexpr uint32_t kMaxTimeoutS = 24 * 3600;
 constexpr size_t kMaxConfigBytes = 64 * 1024;
 
 // Lays the file's values over `config`. Errors name file, line and key: kNotFound, kBadRequest.
