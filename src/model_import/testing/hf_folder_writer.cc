@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/half_float.h"
+
 namespace tie::model_import::testing {
 namespace {
 
@@ -19,6 +21,23 @@ float unit(uint64_t name, uint64_t i) {
   z = (z ^ z >> 27) * 0x94d049bb133111eb;
   z ^= z >> 31;
   return static_cast<float>(static_cast<int64_t>(z >> 40) - (1 << 23)) * 0x1p-23f;
+}
+
+const char* word_of(Precision precision) {
+  return precision == Precision::kF32 ? "F32" : precision == Precision::kF16 ? "F16" : "BF16";
+}
+
+void append_values(const std::vector<float>& values, Precision precision, Bytes& out) {
+  for (float value : values) {
+    if (precision == Precision::kF32) {
+      const auto* bytes = reinterpret_cast<const uint8_t*>(&value);
+      out.insert(out.end(), bytes, bytes + sizeof value);
+      continue;
+    }
+    const uint32_t bits = precision == Precision::kF16 ? float_to_half(value) : float_to_bf16(value);
+    out.push_back(static_cast<uint8_t>(bits));
+    out.push_back(static_cast<uint8_t>(bits >> 8));
+  }
 }
 
 }  // namespace
@@ -37,15 +56,14 @@ std::vector<float> reference_weights(const std::string& name, const std::vector<
   return out;
 }
 
-Bytes safetensors_file(const Shapes& shapes, bool gemma) {
+Bytes safetensors_file(const Shapes& shapes, bool gemma, Precision precision) {
   nlohmann::json header{{"__metadata__", {{"format", "pt"}}}};
   Bytes data;
   for (const auto& [name, shape] : shapes) {
     const std::vector<float> values = reference_weights(name, shape, gemma);
     const size_t begin = data.size();
-    data.resize(begin + values.size() * sizeof(float));
-    std::memcpy(data.data() + begin, values.data(), values.size() * sizeof(float));
-    header[name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {begin, data.size()}}};
+    append_values(values, precision, data);
+    header[name] = {{"dtype", word_of(precision)}, {"shape", shape}, {"data_offsets", {begin, data.size()}}};
   }
   const std::string text = header.dump();
   const uint64_t length = text.size();
@@ -60,7 +78,8 @@ void write_text(const std::string& path, std::string_view text) {
   std::ofstream(path, std::ios::binary).write(text.data(), static_cast<std::streamsize>(text.size()));
 }
 
-void write_folder(const std::string& folder, const nlohmann::json& config, const Shapes& shapes, uint32_t shards) {
+void write_folder(const std::string& folder, const nlohmann::json& config, const Shapes& shapes, uint32_t shards,
+                  Precision precision) {
   std::filesystem::create_directories(folder);
   write_text(folder + "/config.json", config.dump());
   const bool gemma = config.value("model_type", "").starts_with("gemma");
@@ -73,11 +92,12 @@ void write_folder(const std::string& folder, const nlohmann::json& config, const
     map[name] = "part-" + std::to_string(shard) + ".safetensors";
   }
   if (shards == 1) {
-    write_text(folder + "/model.safetensors", as_text(safetensors_file(parts[0], gemma)));
+    write_text(folder + "/model.safetensors", as_text(safetensors_file(parts[0], gemma, precision)));
     return;
   }
   for (uint32_t i = 0; i < shards; ++i)
-    write_text(folder + "/part-" + std::to_string(i) + ".safetensors", as_text(safetensors_file(parts[i], gemma)));
+    write_text(folder + "/part-" + std::to_string(i) + ".safetensors",
+               as_text(safetensors_file(parts[i], gemma, precision)));
   write_text(folder + "/model.safetensors.index.json", nlohmann::json{{"weight_map", map}}.dump());
 }
 
