@@ -62,6 +62,7 @@ struct FoldedStrip {
       __m512i sum[R];
 #pragma GCC unroll 13
       for (int r = 0; r < R; ++r) sum[r] = _mm512_setzero_si512();
+      for (uint32_t r = b; r < b + kScaleBlocks && r < rows; ++r) __builtin_prefetch(out + r * stride, 1, 3);
       for (uint32_t n = blocks_of_group(b, blocks); n > 0; --n, w += 512, word_at += 64, in += 32 * R, start += R) {
         __m512i d[R];
 #pragma GCC unroll 13
@@ -159,7 +160,6 @@ void by_strips(const MatmulJob& job, size_t bytes) {
       prefetch_share(from + bytes, bytes, tile, tiles);
       const uint32_t left = x.rows - tile * R, rows = left < R ? left : R;
       float* out = job.out + size_t{tile} * R * job.out_stride + s * kStrip;
-      for (uint32_t r = 0; r < rows; ++r) __builtin_prefetch(out + r * job.out_stride, 1, 3);
       strip.template times<R>(x, tile, rows, out, job.out_stride, job.add);
     }
   }
