@@ -36,7 +36,7 @@ class KeyStore {
 
   // Errors: kBadRequest (binding key, lifetime), kUnsupportedFeature (suite), kOverloaded (too many living keys).
   Result<KeyFacts> generate(uint32_t suite, ByteView binding_public_key, uint64_t lifetime_ms);
-  // Errors: kNotFound (unknown, destroyed or expired key), kBadRequest (wrong length, low-order point). Cost: about 0.3
+  // Errors: kNotFound (unknown, destroyed or expired key), kBadRequest (wrong length, low-order point). Cost: about 0.2
   // ms.
   Result<SealedSecret> decap_and_seal(const std::string& uuid, ByteView enc);
   Result<KeyFacts> get(const std::string& uuid);

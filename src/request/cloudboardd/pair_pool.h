@@ -1,5 +1,5 @@
 // Prewarmed pairs: helpers that are connected, and whose app is warm, before a request needs them. Each serves one
-// request and is replaced the moment it is taken. Requests beyond the pool wait for helpers that are started for them,
+// request and is replaced when that has answered. Requests beyond the pool wait for helpers that are started for them,
 // a bounded number at a time, in order. Belongs to the event loop's thread and outlives its last run(). Source: spec,
 // "Per-request isolation".
 #pragma once
