@@ -289,6 +289,13 @@ def test_without_user_namespaces_up_refuses_and_says_how(make_node):
     assert done.returncode == 1 and "insecure-no-sandbox" in done.stderr, done.stderr
 
 
+def test_a_full_memory_folder_is_named_with_what_to_do(make_node):
+    node = make_node(start=False)
+    script = f"mkdir -p {node.run.parent} && mount -t tmpfs -o size=200k tmpfs {node.run.parent} && exec {node.prefix}/bin/tie up --detach {' '.join(node.up_arguments())}"
+    done = subprocess.run(["unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "no room" in done.stderr and "--run-dir" in done.stderr, done.stderr
+
+
 def test_too_few_descriptors_are_named_with_both_numbers(make_node):
     node = make_node(start=False)
     limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))

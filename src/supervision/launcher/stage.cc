@@ -18,12 +18,27 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxRecordBytes = size_t{64} << 10;
 
+constexpr uintmax_t kHardlyAnyRoomBytes = uintmax_t{1} << 20;
+
+// A full tmpfs comes out of the library as an input/output error, which sends nobody to the right place.
+Error copying_failed(const fs::path& from, const fs::path& to, const std::error_code& error) {
+  std::error_code ignored;
+  fs::path there = to;
+  while (there.has_relative_path() && !fs::exists(there, ignored)) there = there.parent_path();
+  fs::space_info room = fs::space(there, ignored);
+  if (!ignored && room.available < kHardlyAnyRoomBytes)
+    return {Code::kIo, "no room for " + from.string() + " in " + there.string() + ": the memory folder of " +
+                           std::to_string(room.capacity >> 20) +
+                           " MB is full; enlarge it (mount -o remount,size=…) or name another with --run-dir"};
+  return {Code::kIo, "copying " + from.string() + " into memory: " + error.message()};
+}
+
 Result<void> copy_tree(const fs::path& from, const fs::path& to) {
   std::error_code error;
   if (!fs::is_directory(from, error)) return {};
   fs::create_directories(to, error);
   if (!error) fs::copy(from, to, fs::copy_options::recursive | fs::copy_options::overwrite_existing, error);
-  if (error) return fail(Code::kIo, "copying " + from.string() + " into memory: " + error.message());
+  if (error) return std::unexpected(copying_failed(from, to, error));
   return {};
 }
 
@@ -47,7 +62,7 @@ Result<void> copy_one(const fs::path& from, const fs::path& to, const AcceptCopy
     }
   if (!error) fs::last_write_time(beside, changed, error);
   if (!error) fs::rename(beside, to, error);
-  if (error) return fail(Code::kIo, "copying " + from.string() + " into memory: " + error.message());
+  if (error) return std::unexpected(copying_failed(from, to, error));
   return {};
 }
 
