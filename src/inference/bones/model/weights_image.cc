@@ -1,5 +1,7 @@
 #include "inference/bones/weights_image.h"
 
+#include <sys/mman.h>
+
 #include <cstring>
 #include <new>
 #include <string>
@@ -138,6 +140,18 @@ void OwnedImage::Free::operator()(std::byte* p) const {
   ::operator delete[](p, std::align_val_t{kImageAlignment});
 }
 
+namespace {
+
+// A hint, before the memory is first touched; the owner's images have such pages, too (os::Mapping).
+void use_huge_pages(std::span<std::byte> memory) {
+  constexpr size_t kPage = 4096;
+  const auto at = reinterpret_cast<uintptr_t>(memory.data()), first = (at + kPage - 1) / kPage * kPage,
+             last = (at + memory.size()) / kPage * kPage;
+  if (last > first) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+}
+
+}  // namespace
+
 Result<OwnedImage> OwnedImage::from_gguf(ByteView gguf, ThreadPool* pool, RankPlace place) {
   TIE_TRY(const PackPlan plan, PackPlan::from_gguf(gguf, place));
   OwnedImage image;
@@ -145,6 +159,7 @@ Result<OwnedImage> OwnedImage::from_gguf(ByteView gguf, ThreadPool* pool, RankPl
   image.data_.reset(
       static_cast<std::byte*>(::operator new[](image.size_, std::align_val_t{kImageAlignment}, std::nothrow)));
   if (!image.data_) return fail(Code::kTooLarge, "no memory for the packed weights");
+  use_huge_pages({image.data_.get(), image.size_});
   TIE_CHECK_OK(plan.write({image.data_.get(), image.size_}, pool));
   return image;
 }
