@@ -1,5 +1,6 @@
 """`tie` in the terminal against the real node."""
 import json
+import os
 import subprocess
 
 import support
@@ -53,6 +54,13 @@ def test_a_question_without_quotes_is_told_so(node):
 def test_a_message_that_does_not_fit_is_not_kept_and_the_way_out_is_named(node):
     done = node.tie("chat", "--max-tokens", "4", input="Hello\n" + "word " * 9000 + "\nHello again\n/exit\n")
     assert done.returncode == 0 and "8192" in done.stderr and "/clear" in done.stderr and done.stderr.count("from the cache") == 2, done.stderr
+
+
+def test_where_no_node_is_the_operators_commands_say_so_with_their_own_exit_code(node, tmp_path):
+    environment = dict(os.environ, TIE_RUN=str(tmp_path / "none"))
+    for words in (["status"], ["node", "status"], ["node", "recycle"]):
+        done = subprocess.run([str(support.tie_program()), *words], capture_output=True, text=True, timeout=60, env=environment)
+        assert done.returncode == 3 and "tie up" in done.stderr, (words, done.stderr)
 
 
 def test_the_help_of_up_is_that_of_up(node):

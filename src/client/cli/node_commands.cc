@@ -225,8 +225,8 @@ int status_command(const std::vector<std::string>& arguments) {
   if (!run) return 1;
   auto status = launcher::read_node_status(*run);
   if (!status) {
-    std::fprintf(stderr, "%s\n", status.error().message.c_str());
-    return 1;
+    const bool none = status.error().code == Code::kNotReady;
+    return complain(status.error(), none ? 3 : 1);
   }
   std::fputs(status->document.c_str(), stdout);
   return status->node_ready ? 0 : 3;

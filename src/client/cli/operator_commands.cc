@@ -82,8 +82,11 @@ int run(const Settings& settings, int64_t limit_ms, const Call& call) {
   std::string path = settings.socket.empty() ? default_socket() : settings.socket;
   auto channel = rpc::connect(path, Deadline::in_ms(kConnectMs));
   if (!channel) {
-    fmt::print(stderr, "tie node: the controller is not there ({}); is the node up?\n", channel.error().message);
-    return 1;
+    fmt::print(stderr,
+               "tie node: the controller is not there ({}); start the node with `tie up`, or name its run directory in "
+               "TIE_RUN\n",
+               channel.error().message);
+    return kExitNotReady;
   }
   auto stub = v1::Controller::NewStub(*channel);
   grpc::ClientContext context;

@@ -46,7 +46,7 @@ Result<NodeStatusFile> parse_node_status(std::string document) {
 Result<NodeStatusFile> read_node_status(const std::string& run) {
   auto document = os::read_file(node_status_path(run), kMaxStatusBytes);
   if (!running_launcher(run) || (!document && document.error().code != Code::kTooLarge))
-    return fail(Code::kNotReady, "no node is running in " + run);
+    return fail(Code::kNotReady, "no node is running in " + run + "; start one with: tie up");
   if (!document) return std::unexpected(std::move(document.error()));
   return parse_node_status(to_string(*document));
 }
