@@ -16,7 +16,8 @@ class GpuWeightsTest : public testing::Test {
  protected:
   void SetUp() override {
     driver_ = Driver::load(0, TIE_FAKE_CUDA).value();
-    auto loaded = load_weights(driver_, tie::bones::testing::tiny_model({.n_vocab = 2000, .weights = model_files::TensorType::kF16}));
+    auto loaded = load_weights(
+        driver_, tie::bones::testing::tiny_model({.n_vocab = 2000, .weights = model_files::TensorType::kF16}));
     ASSERT_TRUE(loaded) << loaded.error().message;
     at_ = loaded->memory.at();
     weights_ = GpuWeights::create(driver_, std::move(*loaded)).value();

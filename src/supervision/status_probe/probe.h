@@ -87,7 +87,7 @@ class Probe {
   bool recycle_wanted_ = false;
   bool warmup_wanted_ = false;
   bool warmup_told_ = false;  // the run() thread only
-  bool leaving_ = false;  // run() is over
+  bool leaving_ = false;      // run() is over
   int64_t drain_ms_ = 0;
   int64_t dead_since_ms_ = 0;
 };
