@@ -168,7 +168,7 @@ Result<CudaModel> CudaModel::attach(std::shared_ptr<Driver> driver, std::span<co
                                     const DeviceTable& table, DeviceMemory weights, const CudaModelOptions& options) {
   TIE_CHECK_OK(check_ranks(table.place, options.ranks.get(), options.stages.get()));
   if (options.max_batch_rows == 0 || options.max_batch_rows > 8192 || options.max_logit_rows > 8192 ||
-      options.max_sequences > 8192 || options.max_top_k > kMostBest)
+      options.max_sequences > 8192 || options.max_top_k > kMostBest || options.micro_batch_rows == 0)
     return fail(Code::kBadRequest, "batch limits must lie between 1 and 8192");
   if (weights.size() < table.bytes) return fail(Code::kCorrupt, "the GPU weights are shorter than their table says");
   auto s = std::make_unique<State>();

@@ -7,13 +7,13 @@ namespace tie::bones::cuda {
 Result<void> CudaModel::State::expert_feed_forward(const GpuLayer& w, uint32_t rows) {
   const ModelConfig& c = config;
   // The router in float, whatever the number of rows: a rounding could choose another expert.
-  TIE_CHECK_OK(gemv(w.router, nullptr, b.x, w.ffn_norm, b.router_logits, c.n_experts, rows, false));
+  TIE_CHECK_OK(gemv(w.router, nullptr, hidden, w.ffn_norm, b.router_logits, c.n_experts, rows, false));
   const RouteArgs route{b.router_logits, b.chosen,         b.expert_weight,    c.n_experts,
                         c.n_experts,     c.n_experts_used, c.normalise_experts};
   TIE_CHECK_OK(launcher->launch("tie_route", route, {rows, 1, 1}, kRowThreads, kRouteSharedBytes));
   const bool few = rows <= kGemvRows && w.expert_gates.format == w.expert_ups.format;
   TIE_CHECK_OK(few ? few_experts(w, rows) : grouped_experts(w, rows));
-  const CombineArgs combine{.x = b.x,
+  const CombineArgs combine{.x = hidden,
                             .outputs = b.expert_out,
                             .weight = b.expert_weight,
                             .slot = few ? nullptr : b.slot,
@@ -21,7 +21,7 @@ Result<void> CudaModel::State::expert_feed_forward(const GpuLayer& w, uint32_t r
                             .used = c.n_experts_used,
                             .add = adds(nullptr)};
   TIE_CHECK_OK(launcher->launch("tie_combine_experts", combine, {rows, 1, 1}, kRowThreads, 0));
-  return add_ranks(b.x, uint64_t{rows} * c.n_embd);  // each has the same part of every expert
+  return add_ranks(hidden, uint64_t{rows} * c.n_embd);  // each has the same part of every expert
 }
 
 Result<void> CudaModel::State::few_experts(const GpuLayer& w, uint32_t rows) {
@@ -29,7 +29,7 @@ Result<void> CudaModel::State::few_experts(const GpuLayer& w, uint32_t rows) {
   const uint32_t pairs = rows * c.n_experts_used;
   ExpertGemvArgs in{.product = {.w = w.expert_gates.m,
                                 .up = w.expert_ups.m,
-                                .x = b.x,
+                                .x = hidden,
                                 .norm = w.ffn_norm,
                                 .y = b.ffn,
                                 .x_stride = c.n_embd,
@@ -65,7 +65,7 @@ Result<void> CudaModel::State::grouped_experts(const GpuLayer& w, uint32_t rows)
   const GroupArgs group{b.chosen, b.slot,           b.slot_row,  b.expert_tiles,
                         pairs,    c.n_experts_used, c.n_experts, most_expert_tiles(pairs, c.n_experts)};
   TIE_CHECK_OK(launcher->launch("tie_group_experts", group, {}, kGroupThreads, kGroupSharedBytes));
-  TIE_CHECK_OK(narrow(b.x, w.ffn_norm, b.narrow, c.n_embd, rows));
+  TIE_CHECK_OK(narrow(hidden, w.ffn_norm, b.narrow, c.n_embd, rows));
   TIE_CHECK_OK(gemm_expert(w.expert_gates, c.n_ff, b.narrow, b.slot_row, b.ffn, rows));
   TIE_CHECK_OK(gemm_expert(w.expert_ups, c.n_ff, b.narrow, b.slot_row, b.up, rows));
   TIE_CHECK_OK(launcher->launch("tie_gate_to_bf16", GateArgs{b.ffn, b.up, b.narrow_ffn, c.n_ff, gate()}, {pairs, 1, 1},

@@ -51,7 +51,7 @@ Result<void> CudaModel::State::narrow(const float* x, const float* norm, uint16_
 
 // x += product, or with a post norm x += norm(product).
 Result<void> CudaModel::State::project(const GpuMatrix& w, const float* in, const float* post_norm, uint32_t rows) {
-  float* out = post_norm ? b.projected : b.x;
+  float* out = post_norm ? b.projected : hidden;
   if (rows <= kGemvRows) {
     TIE_CHECK_OK(gemv(w, nullptr, in, nullptr, out, config.n_embd, rows, adds(post_norm)));
   } else {
@@ -62,10 +62,11 @@ Result<void> CudaModel::State::project(const GpuMatrix& w, const float* in, cons
 }
 
 Result<void> CudaModel::State::finish_projection(const float* post_norm, uint32_t rows) {
-  TIE_CHECK_OK(add_ranks(post_norm ? b.projected : b.x, uint64_t{rows} * config.n_embd));
+  TIE_CHECK_OK(add_ranks(post_norm ? b.projected : hidden, uint64_t{rows} * config.n_embd));
   if (!post_norm) return {};
-  return launcher->launch("tie_add_norm", AddNormArgs{b.x, b.projected, post_norm, config.n_embd, config.norm_epsilon},
-                          {rows, 1, 1}, kRowThreads, kRowSharedBytes);
+  return launcher->launch("tie_add_norm",
+                          AddNormArgs{hidden, b.projected, post_norm, config.n_embd, config.norm_epsilon}, {rows, 1, 1},
+                          kRowThreads, kRowSharedBytes);
 }
 
 // ---- ranks ----
@@ -101,16 +102,14 @@ Result<void> CudaModel::State::wait() {
 // The rows of the batch, from their tokens or from the stage before.
 Result<void> CudaModel::State::begin_rows(const StepShape& s) {
   const uint64_t count = uint64_t{s.rows} * config.n_embd;
-  if (!shard.first_stage) return options.stages->receive(b.x, count, options.stages->rank() - 1, launcher->stream());
-  const EmbedArgs embed{embedding.m, device.tokens, b.x, config.embedding_scale, shard.first_vocab};
+  if (!shard.first_stage) return options.stages->receive(hidden, count, options.stages->rank() - 1, launcher->stream());
+  const EmbedArgs embed{embedding.m, now.tokens, hidden, config.embedding_scale, shard.first_vocab};
   TIE_CHECK_OK(launcher->launch_for("tie_embed", embedding.format, embed, {s.rows, 1, 1}, kRowThreads, 0));
-  return add_ranks(b.x, count);
+  return add_ranks(hidden, count);
 }
 
-// Their logits, or on to the next stage.
-Result<void> CudaModel::State::end_rows(const StepShape& s) {
-  if (shard.last_stage) return head(s);
-  return options.stages->send(b.x, uint64_t{s.rows} * config.n_embd, options.stages->rank() + 1, launcher->stream());
+Result<void> CudaModel::State::send_rows(const StepShape& s) {
+  return options.stages->send(hidden, uint64_t{s.rows} * config.n_embd, options.stages->rank() + 1, launcher->stream());
 }
 
 // ---- layers ----
@@ -121,15 +120,15 @@ Result<void> CudaModel::State::attention(uint32_t i, const StepShape& s, const P
   const uint32_t window = local ? c.sliding_window : 0;
   if (s.decode) {
     const uint32_t n = splits(s.rows), group = c.n_heads / c.n_kv_heads;
-    const RowPlaces places{device.position, device.sequence, device.tables, s.table_stride};
+    const RowPlaces places{now.position, now.sequence, now.tables, s.table_stride};
     const DecodeArgs args{b.q, b.partial, b.state, places, kv, c.n_heads, n, window, c.attention_soft_cap};
     TIE_CHECK_OK(launcher->launch("tie_decode_attention", args, {n, c.n_kv_heads, s.rows}, kDecodeThreads,
                                   decode_shared_bytes(group, c.head_dim)));
     return launcher->launch("tie_merge_attention", MergeArgs{b.partial, b.state, b.attended, c.n_heads, c.head_dim, n},
                             {c.n_heads, s.rows, 1}, kRowThreads, 0);
   }
-  const PrefillArgs args{b.q, b.attended, device.spans, device.tables,       s.table_stride,
-                         kv,  c.n_heads,  window,       c.attention_soft_cap};
+  const PrefillArgs args{b.q, b.attended, now.spans, now.tables,          s.table_stride,
+                         kv,  c.n_heads,  window,    c.attention_soft_cap};
   if (s.rows >= options.fast_rows && fast.attends(kv))
     return fast.attend(*launcher, args, pool_blocks, s.longest_span, s.sequences);
   const uint32_t words = c.head_dim / 2 + 4;  // as kPrefillSharedBytes
@@ -144,9 +143,9 @@ Result<void> CudaModel::State::layer(uint32_t i, const StepShape& s, const Devic
   const GpuLayer& w = layers[i];
   const uint32_t nq = c.n_heads * c.head_dim, nkv = c.n_kv_heads * c.head_dim;
   const bool small = s.rows <= kGemvRows;
-  if (!small) TIE_CHECK_OK(narrow(b.x, w.attention_norm, b.narrow, c.n_embd, s.rows));
+  if (!small) TIE_CHECK_OK(narrow(hidden, w.attention_norm, b.narrow, c.n_embd, s.rows));
   for (auto [matrix, out, n] : {std::tuple{&w.q, b.q, nq}, {&w.k, b.k, nkv}, {&w.v, b.v, nkv}})
-    TIE_CHECK_OK(small ? gemv(*matrix, nullptr, b.x, w.attention_norm, out, n, s.rows, false)
+    TIE_CHECK_OK(small ? gemv(*matrix, nullptr, hidden, w.attention_norm, out, n, s.rows, false)
                        : gemm(*matrix, b.narrow, out, n, s.rows, false));
   const PagedKv kv{reinterpret_cast<uint8_t*>(pool.base),
                    pool.layout.block_bytes(),
@@ -167,7 +166,7 @@ Result<void> CudaModel::State::layer(uint32_t i, const StepShape& s, const Devic
                         .q_norm = w.q_norm,
                         .k_norm = w.k_norm,
                         .frequencies = b.frequencies[set],
-                        .rows = {device.position, device.sequence, device.tables, s.table_stride},
+                        .rows = {now.position, now.sequence, now.tables, s.table_stride},
                         .kv = kv,
                         .n_heads = c.n_heads,
                         .rope_dim = c.rope_dim,
@@ -185,15 +184,16 @@ Result<void> CudaModel::State::feed_forward(const GpuLayer& w, uint32_t rows) {
   const ModelConfig& c = config;
   if (c.n_experts != 0) return expert_feed_forward(w, rows);
   if (rows <= kGemvRows && w.gate.format == w.up.format) {
-    TIE_CHECK_OK(gemv(w.gate, &w.up, b.x, w.ffn_norm, b.ffn, c.n_ff, rows, false));
+    TIE_CHECK_OK(gemv(w.gate, &w.up, hidden, w.ffn_norm, b.ffn, c.n_ff, rows, false));
     return project(w.down, b.ffn, w.post_ffn_norm, rows);
   }
-  TIE_CHECK_OK(narrow(b.x, w.ffn_norm, b.narrow, c.n_embd, rows));
+  TIE_CHECK_OK(narrow(hidden, w.ffn_norm, b.narrow, c.n_embd, rows));
   TIE_CHECK_OK(gemm(w.gate, b.narrow, b.ffn, c.n_ff, rows, false));
   TIE_CHECK_OK(gemm(w.up, b.narrow, b.up, c.n_ff, rows, false));
   TIE_CHECK_OK(launcher->launch("tie_gate_to_bf16", GateArgs{b.ffn, b.up, b.narrow_ffn, c.n_ff, gate()}, {rows, 1, 1},
                                 kRowThreads, kRowSharedBytes));
-  TIE_CHECK_OK(gemm(w.down, b.narrow_ffn, w.post_ffn_norm ? b.projected : b.x, c.n_embd, rows, adds(w.post_ffn_norm)));
+  TIE_CHECK_OK(
+      gemm(w.down, b.narrow_ffn, w.post_ffn_norm ? b.projected : hidden, c.n_embd, rows, adds(w.post_ffn_norm)));
   return finish_projection(w.post_ffn_norm, rows);
 }
 
@@ -219,10 +219,29 @@ Result<void> CudaModel::State::head(const StepShape& s) {
   return gather_top_k(s);
 }
 
-Result<void> CudaModel::State::enqueue(const StepShape& s, const DeviceKvPool& kv) {
-  TIE_CHECK_OK(begin_rows(s));
-  for (uint32_t i = 0; i < config.n_layers; ++i) TIE_CHECK_OK(layer(i, s, kv));
-  return end_rows(s);
+// What layers see of the step: the part's rows at the front of everything.
+StepShape CudaModel::State::begin_part(const StepShape& step, const StepPart& part) {
+  now = device;
+  now.tokens += part.first_row;
+  now.position += part.first_row;
+  now.sequence += part.first_row;
+  now.spans += part.first_span;
+  hidden = b.x + uint64_t{part.first_row} * config.n_embd;
+  StepShape s = step;
+  s.rows = part.rows;
+  s.sequences = part.spans;
+  s.longest_span = part.longest_span;
+  return s;
+}
+
+Result<void> CudaModel::State::enqueue(const StepShape& step, const DeviceKvPool& kv) {
+  for (const StepPart& part : std::span(parts).first(step.parts)) {
+    const StepShape s = begin_part(step, part);
+    TIE_CHECK_OK(begin_rows(s));
+    for (uint32_t i = 0; i < config.n_layers; ++i) TIE_CHECK_OK(layer(i, s, kv));
+    if (!shard.last_stage) TIE_CHECK_OK(send_rows(s));
+  }
+  return shard.last_stage ? head(step) : Result<void>();
 }
 
 // ---- a step ----
@@ -240,8 +259,6 @@ StepShape CudaModel::State::fill_batch(const Batch& batch, const KvLayout& layou
   for (uint32_t i = 0; i < s.sequences; ++i) {
     const SequenceSpan& span = batch.sequences[i];
     s.decode = s.decode && span.n_rows == 1;
-    s.longest_span = std::max(s.longest_span, span.n_rows);
-    host.spans[i] = {span.first_row, span.n_rows, span.first_position, i};
     std::copy_n(span.block_table.data(), layout.blocks_for(span.first_position + span.n_rows),
                 host.tables + uint64_t{i} * s.table_stride);
     for (uint32_t row = 0; row < span.n_rows; ++row) {
@@ -251,7 +268,27 @@ StepShape CudaModel::State::fill_batch(const Batch& batch, const KvLayout& layou
   }
   std::copy(batch.tokens.begin(), batch.tokens.end(), host.tokens);
   std::copy(batch.logit_rows.begin(), batch.logit_rows.end(), host.logit_rows);
+  fill_parts(batch, s);
   return s;
+}
+
+// A sequence that is cut between parts is a prompt in chunks. Every stage cuts alike.
+void CudaModel::State::fill_parts(const Batch& batch, StepShape& s) {
+  if (options.stages) s.parts = std::clamp(s.rows / options.micro_batch_rows, 1u, options.stages->ranks());
+  uint32_t n_spans = 0;
+  for (uint32_t i = 0; i < s.parts; ++i) {
+    const auto first = static_cast<uint32_t>(uint64_t{s.rows} * i / s.parts),
+               last = static_cast<uint32_t>(uint64_t{s.rows} * (i + 1) / s.parts);
+    StepPart& part = parts[i] = {.first_row = first, .rows = last - first, .first_span = n_spans};
+    for (uint32_t sequence = 0; sequence < s.sequences; ++sequence) {
+      const SequenceSpan& span = batch.sequences[sequence];
+      const uint32_t from = std::max(first, span.first_row), to = std::min(last, span.first_row + span.n_rows);
+      if (from >= to) continue;
+      host.spans[n_spans++] = {from - first, to - from, span.first_position + from - span.first_row, sequence};
+      part.longest_span = std::max(part.longest_span, to - from);
+    }
+    part.spans = n_spans - part.first_span;
+  }
 }
 
 Result<void> CudaModel::State::check(const Batch& batch, const DeviceKvPool& kv) const {

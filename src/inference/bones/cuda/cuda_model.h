@@ -5,9 +5,10 @@
 // batch to the GPU and the arrival of logits nothing waits. Threads: one at a time. Ranks: each process attaches its
 // own shard with its communicators (nccl.h), all make the same calls, graphs hold NCCL's work like the kernels'. Tensor
 // ranks add up after the embedding, the attention and the feed-forward; of the best ids those of the shards are merged,
-// of whole rows each rank has its own columns. Stages hand the batch's rows on, one batch at a time: they divide the
-// memory, not the time. Numbers: products of more than four rows round activations to bf16; unlike the CPU's kernels,
-// results are equal for equal shapes of batch, not across shapes.
+// of whole rows each rank has its own columns. Stages hand rows on; a batch of at least two times
+// micro_batch_rows goes in parts, so that a stage computes one while the next computes the part before. Numbers:
+// products of more than four rows round activations to bf16; unlike the CPU's kernels, results are equal for equal
+// shapes of batch, not across shapes.
 #pragma once
 #include <map>
 #include <memory>
@@ -34,6 +35,9 @@ struct CudaModelOptions {
   std::shared_ptr<NcclRanks> ranks = {}, stages = {};
   bool fast_kernels = true;  // where the GPU has its own units and they agree with the portable kernels
   uint32_t fast_rows = 128;  // of a batch, from which on they are used
+  // Of a part of a batch that goes through stages, at least; each part reads all weights, so fewer rows would take as
+  // long as the whole batch. At most as many parts as stages.
+  uint32_t micro_batch_rows = 256;
 };
 
 // The paged cache in GPU memory; the sizes are those of `layout` (a rank's: of its own heads), the order of elements is

@@ -2,6 +2,7 @@
 // Private to the back end: cuda_attach.cc fills it, cuda_model.cc runs steps.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <map>
 #include <tuple>
 
@@ -60,7 +61,7 @@ struct BatchArea {
     a.sequence = from.take<uint32_t>(o.max_batch_rows);
     a.logit_rows = from.take<uint32_t>(o.max_logit_rows);
     a.below = from.take<uint32_t>(o.max_logit_rows);
-    a.spans = from.take<PrefillSpan>(o.max_sequences);
+    a.spans = from.take<PrefillSpan>(uint64_t{o.max_sequences} + kMaxRanks);  // a cut sequence has one in each part
     a.tables = from.take<uint32_t>(uint64_t{o.max_sequences} * o.max_table_blocks);
     return a;
   }
@@ -80,15 +81,21 @@ struct GpuBuffers {
   float* gathered_values;
 };
 
-// The shape of a step: what a captured graph depends on.
+// The shape of a step: what a captured graph depends on. The micro-batches of a pipeline follow from it.
 struct StepShape {
   uint32_t rows = 0, sequences = 0, logit_rows = 0, longest_span = 0, table_stride = 0, top_k = 0;
+  uint32_t parts = 1;
   bool decode = false, masked = false, gathers = false;
   auto key(DevicePtr kv) const {
     return std::tuple(rows, sequences, logit_rows, table_stride, top_k, masked, gathers, kv);
   }
 };
 using GraphKey = decltype(StepShape{}.key(0));
+
+// Rows that go through the layers together: a batch, or one of its micro-batches.
+struct StepPart {
+  uint32_t first_row = 0, rows = 0, first_span = 0, spans = 0, longest_span = 0;
+};
 
 struct CudaModel::State {
   std::shared_ptr<Driver> driver;
@@ -108,6 +115,9 @@ struct CudaModel::State {
   float rope_magnitude[2] = {1, 1};
   BatchArea device, host;
   GpuBuffers b{};
+  std::array<StepPart, kMaxRanks> parts;  // of the step, StepShape::parts of them
+  BatchArea now;                          // `device` and b.x from the first row of the part that is being enqueued
+  float* hidden = nullptr;
   uint32_t logits_stride = 0, mask_words = 0;
   std::map<GraphKey, Graph> graphs;
   uint64_t launches = 0;
@@ -116,6 +126,8 @@ struct CudaModel::State {
   Result<void> choose_kernels();
   Result<void> put_frequencies(const DeviceTable& table);
   StepShape fill_batch(const Batch& batch, const KvLayout& layout);
+  void fill_parts(const Batch& batch, StepShape& shape);
+  StepShape begin_part(const StepShape& step, const StepPart& part);
   Result<void> check(const Batch& batch, const DeviceKvPool& kv) const;
   Result<StepShape> step(const Batch& batch, const DeviceKvPool& kv, bool gathers);
   void fill_wants(std::span<const BestOf> wants, StepShape& shape);
@@ -140,7 +152,7 @@ struct CudaModel::State {
   bool shard_is_first() const { return !options.ranks || options.ranks->rank() == 0; }
   Result<void> add_ranks(float* at, uint64_t count);
   Result<void> begin_rows(const StepShape& s);
-  Result<void> end_rows(const StepShape& s);
+  Result<void> send_rows(const StepShape& s);
   Result<void> gather_top_k(const StepShape& s);
   Result<void> wait();
   Result<void> finish_projection(const float* post_norm, uint32_t rows);

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <random>
 
+#include "inference/bones/model/micro_batch.h"
 #include "inference/bones/testing/tiny_model.h"
 #include "os/memfd.h"
 #include "os/process.h"
@@ -23,8 +24,12 @@ namespace {
 using model_files::TensorType;
 
 constexpr uint32_t kBlocks = 6;
-const CudaModelOptions kOptions{
-    .max_batch_rows = 32, .max_logit_rows = 4, .max_sequences = 2, .max_top_k = 8, .max_table_blocks = 64};
+const CudaModelOptions kOptions{.max_batch_rows = 32,
+                                .max_logit_rows = kBlocks,
+                                .max_sequences = kBlocks,
+                                .max_top_k = 8,
+                                .max_table_blocks = 64,
+                                .micro_batch_rows = 2};
 [[maybe_unused]] const int devices = ::setenv("TIE_FAKE_CUDA_DEVICES", "4", 1);
 
 Bytes tiny(const std::string& architecture) {
@@ -46,6 +51,33 @@ struct Shards {
     }
   }
   std::vector<LoadedWeights> loaded;
+};
+
+// The same calls on one GPU.
+struct Alone {
+  explicit Alone(const Bytes& file) : driver(Driver::load(0, TIE_FAKE_CUDA).value()) {
+    LoadedWeights loaded = load_weights(driver, file).value();
+    const DeviceTable table = loaded.table;
+    model =
+        std::make_unique<CudaModel>(CudaModel::attach(driver, {}, table, std::move(loaded.memory), kOptions).value());
+    kv.emplace(DeviceKv::create(driver, KvLayout::for_model(table.config).value(), kBlocks).value());
+  }
+  // The parts in which a pipeline of so many stages takes a batch, one after another; all their rows.
+  std::vector<std::vector<float>> forward(const Batch& batch, uint32_t stages) {
+    MicroBatches cut;
+    std::vector<std::vector<float>> out;
+    const auto n = static_cast<uint32_t>(batch.tokens.size());
+    const uint32_t parts = std::clamp(n / kOptions.micro_batch_rows, 1u, stages);
+    for (uint32_t i = 0; i < parts; ++i) append(out, model->forward(cut.part(batch, i, parts).batch, kv->pool()));
+    return out;
+  }
+  static void append(std::vector<std::vector<float>>& out, const Result<Logits>& logits) {
+    ASSERT_TRUE(logits) << logits.error().message;
+    for (uint32_t i = 0; i < logits->rows; ++i) out.emplace_back(logits->row(i).begin(), logits->row(i).end());
+  }
+  std::shared_ptr<Driver> driver;
+  std::unique_ptr<CudaModel> model;
+  std::optional<DeviceKv> kv;
 };
 
 // Followers are forked; this process leads.
@@ -83,6 +115,11 @@ struct Team {
     }
   }
 
+  std::vector<std::vector<float>> forward(const Batch& batch) {
+    std::vector<std::vector<float>> out;
+    Alone::append(out, leader->forward(batch));
+    return out;
+  }
   GpuRankOptions options_of(uint32_t rank) const {
     return {.driver = TIE_FAKE_CUDA, .nccl = TIE_FAKE_NCCL, .device = static_cast<int>(rank), .model = kOptions};
   }
@@ -105,20 +142,6 @@ struct Team {
   int expected_end = 0;
 };
 
-// The same calls on one GPU.
-struct Alone {
-  explicit Alone(const Bytes& file) : driver(Driver::load(0, TIE_FAKE_CUDA).value()) {
-    LoadedWeights loaded = load_weights(driver, file).value();
-    const DeviceTable table = loaded.table;
-    model =
-        std::make_unique<CudaModel>(CudaModel::attach(driver, {}, table, std::move(loaded.memory), kOptions).value());
-    kv.emplace(DeviceKv::create(driver, KvLayout::for_model(table.config).value(), kBlocks).value());
-  }
-  std::shared_ptr<Driver> driver;
-  std::unique_ptr<CudaModel> model;
-  std::optional<DeviceKv> kv;
-};
-
 const std::vector<uint32_t> kTable{3, 1};
 
 // Prefill of five tokens, then one at a time; each pass's last row.
@@ -131,12 +154,9 @@ std::vector<std::vector<float>> passes(Forward forward) {
   for (uint32_t at = 0, n = 5; at < tokens.size(); at += n, n = 1) {
     const SequenceSpan span{0, n, at, kTable};
     const uint32_t last = n - 1;
-    auto logits = forward(Batch{std::span(tokens).subspan(at, n), {&span, 1}, {&last, 1}, {}});
-    EXPECT_TRUE(logits) << logits.error().message;
-    if (!logits) return out;
-    EXPECT_EQ(logits->rows, 1u);
-    const auto row = logits->row(0);
-    out.emplace_back(row.begin(), row.end());
+    const auto rows = forward(Batch{std::span(tokens).subspan(at, n), {&span, 1}, {&last, 1}, {}});
+    EXPECT_EQ(rows.size(), 1u);
+    out.insert(out.end(), rows.begin(), rows.end());
   }
   return out;
 }
@@ -155,11 +175,11 @@ TEST_P(GpuTeams, ComputeAndMoveBlocksLikeOneGpu) {
   const auto [architecture, ranks, stages] = GetParam();
   const Bytes file = tiny(architecture);
   Alone alone(file);
-  const auto expected = passes([&](const Batch& batch) { return alone.model->forward(batch, alone.kv->pool()); });
+  const auto expected = passes([&](const Batch& batch) { return alone.forward(batch, stages); });
   Team team(file, RankPlace{0, ranks, 0, stages});
   const KvLayout layout = alone.kv->pool().layout;
   ASSERT_TRUE(team.leader->reserve(layout, kBlocks));
-  const auto found = passes([&](const Batch& batch) { return team.leader->forward(batch); });
+  const auto found = passes([&](const Batch& batch) { return team.forward(batch); });
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i) EXPECT_LT(worst_of(expected[i], found[i]), ranks == 1 ? 1e-6 : 0.02) << i;
 
@@ -185,7 +205,7 @@ TEST_P(GpuTeams, ComputeAndMoveBlocksLikeOneGpu) {
   const int32_t outside = 1 << 20;
   const uint32_t row = 0;
   EXPECT_EQ(team.leader->forward({{&outside, 1}, {&span, 1}, {&row, 1}, {}}).error().code, Code::kBadRequest);
-  EXPECT_EQ(passes([&](const Batch& batch) { return team.leader->forward(batch); }), found) << "the same again";
+  EXPECT_EQ(passes([&](const Batch& batch) { return team.forward(batch); }), found) << "the same again";
 
   // The last pass again, for the best ids alone: those of the whole row, under a mask.
   const SequenceSpan last_span{0, 1, 8, kTable};
@@ -211,6 +231,29 @@ TEST_P(GpuTeams, ComputeAndMoveBlocksLikeOneGpu) {
 INSTANTIATE_TEST_SUITE_P(Grids, GpuTeams,
                          ::testing::Values(std::tuple{"llama", 2u, 1u}, std::tuple{"gemma2", 1u, 2u},
                                            std::tuple{"qwen3", 2u, 2u}, std::tuple{"llama", 4u, 1u}));
+
+// A decode step goes through the stages in parts, too: as it is, captured, replayed. Three rows are multiplied
+// otherwise than six, so a batch that was not cut would show.
+TEST(GpuTeam, StagesShareADecodeStepInParts) {
+  const Bytes file = tiny("llama");
+  Alone alone(file);
+  Team team(file, RankPlace{0, 1, 0, 2});
+  ASSERT_TRUE(team.leader->reserve(alone.kv->pool().layout, kBlocks));
+  const std::vector<uint32_t> blocks{0, 1, 2, 3, 4, 5};  // six sequences, one in each
+  const std::vector<uint32_t> rows{0, 2, 3, 5};          // four, whose logits are multiplied like two
+  for (uint32_t at = 0; at < 4; ++at) {
+    std::vector<SequenceSpan> spans;
+    std::vector<int32_t> tokens;
+    for (uint32_t i = 0; i < kBlocks; ++i) {
+      spans.push_back({i, 1, at, std::span(blocks).subspan(i, 1)});
+      tokens.push_back(static_cast<int32_t>(20 * at + 3 * i + 1));
+    }
+    const Batch batch{tokens, spans, rows, {}};
+    EXPECT_EQ(team.forward(batch), alone.forward(batch, 2)) << at;
+  }
+  EXPECT_EQ(team.leader->model().captured_graphs(), 1u);
+  EXPECT_EQ(team.leader->model().graph_launches(), 3u);
+}
 
 TEST(GpuTeam, ARankThatDiesFailsTheStepAndAllLaterOnes) {
   Team team(tiny("llama"), RankPlace{0, 2, 0, 1});
