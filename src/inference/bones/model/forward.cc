@@ -438,6 +438,7 @@ bool Model::State::run_part(const Batch& batch, const KvPool& kv, PartPlace plac
     if (plan.rows.apart) acts->rows_per_tile = plan.rows.tile_rows;
   }
   plan.attention = plan_attention(ws, config, batch, n_threads, !plan.rows.whole);
+  if (plan.attention.split) plan.rows.whole = false;  // few heads: all threads attend to every sequence
   std::atomic<bool> complete{true};
   auto body = [&](uint32_t thread) {
     if (!Pass(*this, batch, kv, place, plan, thread).run()) complete.store(false, std::memory_order_relaxed);

@@ -264,6 +264,41 @@ TEST(Model, LogitsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
+// 81 rows in tiles of 9 are nine shares.
+TEST(Model, ThreadsMayOutnumberTheTilesOfABatch) {
+  std::mt19937 random(19);
+  const auto tokens = random_tokens(random, 81);
+  for (std::string_view name : available_kernel_sets()) {
+    if (name == "reference") continue;
+    Rig one(TinyModelOptions{}, name, 1), ten(TinyModelOptions{}, name, 10);
+    EXPECT_EQ(alone(ten, tokens), alone(one, tokens)) << name;
+  }
+}
+
+// Each thread has a sequence of its own, and yet the key blocks of both are spread over the threads.
+TEST(Model, FewHeadsOfDeepSequencesAreAttendedByAllThreads) {
+  TinyModelOptions o;
+  o.n_heads = 2, o.n_kv_heads = 1, o.n_layers = 8;
+  std::mt19937 random(23);
+  for (std::string_view name : available_kernel_sets()) {
+    if (name == "reference") continue;
+    Rig rig(o, name, 2);
+    std::vector<Sequence> all(2);
+    std::vector<Rows> expected;
+    for (Sequence& s : all) {
+      s.tokens = random_tokens(random, 400);
+      expected.push_back(alone(rig, s.tokens));
+    }
+    for (uint32_t i = 0; i < 2; ++i) {
+      all[i].table.resize(25);
+      std::iota(all[i].table.begin(), all[i].table.end(), 25 * i);
+      step(rig, all, {i == 0 ? 160u : 0u, i == 1 ? 160u : 0u});
+    }
+    while (all[0].done < 400) step(rig, all, {8, 8});
+    for (size_t i = 0; i < 2; ++i) EXPECT_EQ(all[i].logits, expected[i]) << name << " sequence " << i;
+  }
+}
+
 TEST(Model, ACopiedBlockRecordContinuesTheSequence) {
   Rig rig(TinyModelOptions{}, {}, 2, 64, KvType::kQ8);
   std::mt19937 random(5);

@@ -38,11 +38,14 @@ bool whole_and_even(const ModelConfig& c, const Batch& batch, const RowShares& s
   return most - least <= product_cost(c, shares.rows / shares.n_threads) / 32;
 }
 
-// Products of up to kFusedRows rows and of more want different tiles; all shares have the same.
+// Products of up to kFusedRows rows and of more want different tiles; all shares have the same. Rounded up to tiles,
+// the rows may be fewer shares than there are threads: a thread without rows has no products.
 bool for_one_kernel(const RowShares& shares) {
   const bool many = shares.first_row(1) > kFusedRows;
-  for (uint32_t t = 0; t < shares.n_threads; ++t)
-    if ((shares.first_row(t + 1) - shares.first_row(t) > kFusedRows) != many) return false;
+  for (uint32_t t = 0; t < shares.n_threads; ++t) {
+    const uint32_t own = shares.first_row(t + 1) - shares.first_row(t);
+    if (own == 0 || (own > kFusedRows) != many) return false;
+  }
   return true;
 }
 

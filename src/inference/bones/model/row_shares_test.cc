@@ -94,8 +94,8 @@ TEST(RowShares, TilesOfOtherKernelsAndExpertsStayTogether) {
 }
 
 TEST(RowShares, EveryRowIsSomeThreadsAndSharesBeginAtTiles) {
-  for (uint32_t threads = 2; threads <= 5; ++threads) {
-    for (uint32_t rows = 1; rows < 500; ++rows) {
+  for (const uint32_t threads : {2u, 3u, 4u, 5u, 10u, 13u, 64u}) {
+    for (uint32_t rows = 1; rows < 600; ++rows) {
       const RowShares shares = decode(rows, 5).plan(threads);
       EXPECT_EQ(shares.first_row(0), 0u);
       EXPECT_EQ(shares.first_row(threads), rows);
