@@ -1,8 +1,11 @@
 #include "os/sandbox.h"
 
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
 #include <linux/filter.h>
+#include <linux/netlink.h>
 #include <linux/seccomp.h>
+#include <netinet/in.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -12,6 +15,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <functional>
 
 #include "os/program_files.h"
 
@@ -69,8 +73,8 @@ TEST(SeccompProgram, EveryPolicyFitsAndOnlyNoneIsEmpty) {
 }
 
 #if defined(__x86_64__)
-// errno of a system call in a child under `policy`'s filter; 0: it went well.
-int call_under(SyscallPolicy policy, long number, long first, long second) {
+// What `run` makes of itself in a child under `policy`'s filter, from 0 to 254.
+int run_under(SyscallPolicy policy, const std::function<int()>& run) {
   const auto filter = seccomp_program(policy);
   EXPECT_TRUE(filter);
   Bytes code = filter ? *filter : Bytes{};
@@ -81,12 +85,17 @@ int call_under(SyscallPolicy policy, long number, long first, long second) {
     if (policy != SyscallPolicy::kNone &&
         (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0))
       ::_exit(255);
-    ::_exit(::syscall(number, first, second, 0) == 0 ? 0 : errno);
+    ::_exit(run());
   }
   int status = 0;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 256;
+}
+
+// errno of a system call there; 0: it went well.
+int call_under(SyscallPolicy policy, long number, long first, long second, long third = 0) {
+  return run_under(policy, [&] { return ::syscall(number, first, second, third) == 0 ? 0 : errno; });
 }
 
 // The request for AMX's tile registers.
@@ -115,7 +124,19 @@ TEST(SeccompProgram, OnlyRanksOnGpusMayMeetOnTheirOwnNetwork) {
   // A descriptor, which call_under takes for an error: neither the filter's nor the kernel's refusal.
   EXPECT_NE(call_under(SyscallPolicy::kGpuRanksContainer, SYS_socket, AF_INET, SOCK_STREAM), ENOSYS);
   EXPECT_EQ(call_under(SyscallPolicy::kGpuRanksContainer, SYS_socket, AF_INET, SOCK_DGRAM), ENOSYS);
+  EXPECT_EQ(call_under(SyscallPolicy::kGpuRanksContainer, SYS_socket, AF_INET, SOCK_STREAM, IPPROTO_SCTP), ENOSYS);
+  EXPECT_EQ(call_under(SyscallPolicy::kGpuRanksContainer, SYS_socket, AF_NETLINK, SOCK_RAW, NETLINK_NETFILTER), ENOSYS);
   EXPECT_EQ(call_under(SyscallPolicy::kGpuRanksContainer, SYS_ioctl, -1, 0xc020462aL), EBADF);
+}
+
+// NCCL finds the interface that its ranks meet on by asking for all of them.
+TEST(SeccompProgram, RanksOnGpusMayAskWhichInterfacesThereAre) {
+  auto ask = [] {
+    ifaddrs* all = nullptr;
+    return ::getifaddrs(&all) == 0 && all != nullptr ? 0 : 1;
+  };
+  EXPECT_EQ(run_under(SyscallPolicy::kGpuRanksContainer, ask), 0);
+  EXPECT_EQ(run_under(SyscallPolicy::kGpuContainer, ask), 1);
 }
 
 TEST(SeccompProgram, TheRuntimesFilterLeavesTheAnswerAboutTilesToTheKernel) {

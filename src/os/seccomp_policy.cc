@@ -1,6 +1,7 @@
 #include "os/seccomp_policy.h"
 
 #include <fcntl.h>
+#include <linux/netlink.h>
 #include <linux/prctl.h>
 #include <sched.h>
 #include <seccomp.h>
@@ -203,8 +204,12 @@ void allow_sockets(Policy& policy, SyscallPolicy kind) {
   }
   policy.allow_when("socket", {equals(0, AF_UNIX)});
   policy.allow_when("socketpair", {equals(0, AF_UNIX)});
-  if (kind == SyscallPolicy::kGpuRanksContainer)
-    policy.allow_when("socket", {equals(0, AF_INET), masked(1, kSocketTypeMask, SOCK_STREAM)});
+  if (kind == SyscallPolicy::kGpuRanksContainer) {
+    // TCP, since other protocols would have the kernel load their modules; and the question which interfaces there are.
+    policy.allow_when("socket", {equals(0, AF_INET), masked(1, kSocketTypeMask, SOCK_STREAM), equals(2, 0)});
+    policy.allow_when("socket",
+                      {equals(0, AF_NETLINK), masked(1, kSocketTypeMask, SOCK_RAW), equals(2, NETLINK_ROUTE)});
+  }
   if (!tcp) return;
   policy.allow_when("socket", {equals(0, AF_INET)});
   policy.allow_when("socket", {equals(0, AF_INET6)});

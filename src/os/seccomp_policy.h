@@ -15,7 +15,8 @@ enum class SyscallPolicy {
   kContainer,          // kDaemon and child processes (the runtime and its probe under their init)
   kGpuDaemon,          // kDaemon and the ioctls of NVIDIA's driver: only for processes that see its devices
   kGpuContainer,       // kContainer and these
-  kGpuRanksContainer,  // kGpuContainer and stream sockets of its own, empty network: NCCL's ranks meet by them
+  kGpuRanksContainer,  // kGpuContainer, and TCP and the list of interfaces of its own, empty network: NCCL's ranks meet
+                       // by it
   kNone,               // no filter: only for the harness's control runs
 };
 
