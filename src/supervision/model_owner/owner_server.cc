@@ -70,6 +70,7 @@ struct OwnerServer::Connection {
   std::thread thread;
   std::atomic<bool> done{false};
   std::atomic<int64_t> idle_since_ms{0};  // 0 while a request is being served, or something is lent
+  bool displaced = false;                 // its place is another's; under the server's mutex
   std::shared_ptr<const LoadedModel> lent_model;
   std::vector<std::shared_ptr<GpuLoan>> loans;  // of that model's GPU weights, one a rank; end with the connection
   bool lent = false;                            // a handle of them has been sent
@@ -142,7 +143,7 @@ Result<void> OwnerServer::run(int listener, int stop_fd) {
 void OwnerServer::accept_from(const Door& door) {
   auto socket = os::accept_unix(door.listener, Deadline::in_ms(0));
   if (!socket) return;  // the client has gone again, or descriptors ran out for a moment
-  make_room(door.model);
+  if (!make_room(door.model)) return;
   auto connection = std::make_unique<Connection>();
   connection->model = door.model;
   connection->socket = std::move(*socket);
@@ -162,17 +163,27 @@ void OwnerServer::reap() {
   });
 }
 
-void OwnerServer::make_room(const std::string& model) {
+bool OwnerServer::make_room(const std::string& model) {
   std::lock_guard lock(mutex_);
   size_t live = 0;
   Connection* oldest = nullptr;
   for (auto& connection : connections_) {
-    if (connection->done || connection->model != model) continue;
+    if (connection->done || connection->displaced || connection->model != model) continue;
     ++live;
     int64_t since = connection->idle_since_ms;
     if (since != 0 && (oldest == nullptr || since < oldest->idle_since_ms)) oldest = connection.get();
   }
-  if (live >= options_.max_connections && oldest != nullptr) ::shutdown(oldest->socket.get(), SHUT_RDWR);
+  if (live < options_.max_connections) return true;
+  if (oldest == nullptr) return false;
+  oldest->displaced = true;
+  ::shutdown(oldest->socket.get(), SHUT_RDWR);
+  return true;
+}
+
+bool OwnerServer::begin_answer(Connection& connection) {
+  std::lock_guard lock(mutex_);
+  if (!connection.displaced) connection.idle_since_ms = 0;
+  return !connection.displaced;
 }
 
 void OwnerServer::serve(Connection& connection) {
@@ -185,8 +196,7 @@ void OwnerServer::serve(Connection& connection) {
     }
     auto received =
         os::receive_message<v1::OwnerRequest>(socket, kMaxRequestBytes, Deadline::in_ms(options_.message_ms), 0);
-    if (!received) break;
-    connection.idle_since_ms = 0;
+    if (!received || !begin_answer(connection)) break;
     Answer reply = answer(connection, received->message);
     bool sent = os::send_message(socket, reply.reply, Deadline::in_ms(options_.message_ms), reply.fds).has_value();
     if (connection.loans.empty()) connection.idle_since_ms = monotonic_ms();

@@ -2,9 +2,10 @@
 // tells states and takes orders to reload, and hands out nothing; DIR/MODEL/weights.sock is one model's and answers for
 // that model alone. Which of them a client may reach is its sandbox's matter; what it gets there is decided here, by
 // the door it came through, never by the name that it gives. One thread per connection, at most max_connections of each
-// door; a newcomer beyond that displaces the connection of its door that has been idle longest, so a client that hoards
-// connections harms itself alone. A client's death ends its thread and nothing else. Any malformed message ends its
-// connection. Threads: run() blocks; everything else happens on the threads it owns, which have ended when it returns.
+// door; a newcomer beyond that displaces the connection of its door that has been idle longest, and is refused where
+// none is idle, so a client that hoards connections harms itself alone. A client's death ends its thread and nothing
+// else. Any malformed message ends its connection. Threads: run() blocks; everything else happens on the threads it
+// owns, which have ended when it returns.
 #pragma once
 #include <atomic>
 #include <list>
@@ -69,7 +70,10 @@ class OwnerServer {
   Result<Answer> attach_model(Connection& connection, const v1::OwnerRequest& request);
   Result<void> lend(Connection& connection, uint32_t rank, Answer& out);
   Result<Answer> prefix_request(const std::string& name, const v1::OwnerRequest& request);
-  void make_room(const std::string& model);
+  // False: every place of that door is being served.
+  bool make_room(const std::string& model);
+  // False: the connection was displaced, and its thread is to end without another answer.
+  bool begin_answer(Connection& connection);
   void reap();
 
   ModelStore& store_;

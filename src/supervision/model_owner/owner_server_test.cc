@@ -224,6 +224,27 @@ TEST_F(ServerTest, AHoarderOfConnectionsLosesItsOldestAndNobodyElseWaits) {
   EXPECT_TRUE(ask(early_operator.get(), status()));
 }
 
+// A model that loads anew keeps whoever asks for it waiting; each such connection has a thread here.
+TEST_F(ServerTest, ConnectionsThatAreBeingServedTakeNoMoreThanTheirPlaces) {
+  start({.max_connections = 4, .attach_wait_ms = 60'000});
+  store_->load_again("m");  // by nobody, for the time being
+  std::vector<os::Fd> waiting;
+  bool refused = false;
+  for (Deadline limit = Deadline::in_ms(20'000); !refused && waiting.size() < 100 && !limit.passed();) {
+    os::Fd next = connect();
+    refused = os::wait_readable(next.get(), Deadline::in_ms(50)).has_value();
+    if (refused) continue;
+    ASSERT_TRUE(os::send_message(next.get(), attach("m"), Deadline::in_ms(2000)));
+    waiting.push_back(std::move(next));
+  }
+  EXPECT_TRUE(refused) << waiting.size() << " are being served";
+  store_->load();
+  int served = 0;
+  for (const os::Fd& socket : waiting)
+    served += os::receive_message<v1::OwnerReply>(socket.get(), 1 << 20, Deadline::in_ms(20'000), 2).has_value();
+  EXPECT_EQ(served, 4);
+}
+
 // Whatever a runtime that was taken over asks for, by whatever name: its own model's socket answers for that model.
 TEST_F(ServerTest, AModelsDoorAnswersForThatModelAlone) {
   std::filesystem::create_directories(folder_ + "/models/other");
