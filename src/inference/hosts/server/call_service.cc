@@ -5,7 +5,6 @@
 #include <deque>
 
 #include "base/clock.h"
-#include "base/secret_bytes.h"
 #include "inference/hosts/server/limits.h"
 #include "inference/hosts/server/message_bytes.h"
 
@@ -262,7 +261,7 @@ void CallService::pump(Call& call) {
       if (!next) continue;
       message = next->error ? call.writer.write_error(output->id, *next->error, &next->parts)
                             : call.writer.write(output->id, next->parts, output->outputs, output->with_logprobs);
-      secure_zero(next->parts.tokens.data(), next->parts.tokens.size() * sizeof(int32_t));
+      wipe(next->parts);
       if (!next->parts.final) continue;
       output->call = nullptr;
       call.requests.erase(call.requests.begin() + static_cast<ptrdiff_t>(at));

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/clock.h"
-#include "base/secret_bytes.h"
 #include "inference/hosts/server/limits.h"
 
 namespace tie::runtime_host {
@@ -22,10 +21,7 @@ RequestOutput::RequestOutput(std::string request_id, uint32_t output_bits, bool 
       announce_(std::move(announce)) {}
 
 RequestOutput::~RequestOutput() {
-  for (auto& p : parts_) {
-    secure_zero(p.tokens.data(), p.tokens.size() * sizeof(int32_t));
-    secure_zero(p.prompt_logprobs.data(), p.prompt_logprobs.size() * sizeof(engine::TokenLogprobs));
-  }
+  for (auto& p : parts_) wipe(p);
 }
 
 void RequestOutput::announce() {

@@ -47,6 +47,12 @@ std::string logprobs_text(const std::vector<engine::TokenLogprobs>& entries) {
   return message.SerializeAsString();
 }
 
+void add_logprobs(ModelInferResponse& r, const char* name, const std::vector<engine::TokenLogprobs>& entries) {
+  std::string text = logprobs_text(entries);
+  add_bytes(r, name, text);
+  secure_zero(text);
+}
+
 std::string usage_text(const engine::Usage& u) {
   v1::RuntimeUsage message;
   message.set_prompt_tokens(u.prompt_tokens);
@@ -64,6 +70,12 @@ std::string usage_text(const engine::Usage& u) {
 
 }  // namespace
 
+void wipe(ResponseParts& parts) {
+  secure_zero(parts.tokens.data(), parts.tokens.size() * sizeof(int32_t));
+  for (auto* entries : {&parts.logprobs, &parts.prompt_logprobs})
+    secure_zero(entries->data(), entries->size() * sizeof(engine::TokenLogprobs));
+}
+
 std::string error_text(const Error& error) {
   return std::string(error_info(error.code).name) + ": " + error.message;
 }
@@ -78,9 +90,9 @@ void ResponseWriter::fill(const std::string& request_id, const ResponseParts& pa
   if (outputs & kSampleIndex) add_int32(r, "sample_index", &sample, 1);
   if (outputs & kTokenIds) add_int32(r, "token_ids", parts.tokens.data(), parts.tokens.size());
   if (outputs & kStopTrimBytes) add_int32(r, "stop_trim_bytes", &trim, 1);
-  if ((outputs & kLogprobs) && with_logprobs) add_bytes(r, "logprobs", logprobs_text(parts.logprobs));
+  if ((outputs & kLogprobs) && with_logprobs) add_logprobs(r, "logprobs", parts.logprobs);
   if ((outputs & kPromptLogprobs) && !parts.prompt_logprobs.empty())
-    add_bytes(r, "prompt_logprobs", logprobs_text(parts.prompt_logprobs));
+    add_logprobs(r, "prompt_logprobs", parts.prompt_logprobs);
   if (outputs & kFinish) add_bytes(r, "finish", engine::finish_name(parts.finish));
   if (!parts.final) return;
   if (outputs & kUsage) add_bytes(r, "usage", usage_text(parts.usage));

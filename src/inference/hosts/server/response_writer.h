@@ -25,6 +25,9 @@ struct ResponseParts {
   engine::Usage usage;
 };
 
+// Overwrites what it says of prompt and answer.
+void wipe(ResponseParts& parts);
+
 class ResponseWriter {
  public:
   explicit ResponseWriter(std::string model) : model_(std::move(model)) {}

@@ -60,6 +60,18 @@ TEST(ResponseWriter, ScoresOfThePromptAreThereWhenThereAreAny) {
   EXPECT_EQ(scores.entries(1).logprob(), -1.5f);
 }
 
+TEST(ResponseWriter, WipedPartsSayNothingOfPromptOrAnswer) {
+  ResponseParts parts;
+  parts.tokens = {7, 8};
+  parts.logprobs = parts.prompt_logprobs = {{.token = 7, .logprob = -0.5f, .n_top = 1, .top = {{{9, -0.25f}}}}};
+  wipe(parts);
+  EXPECT_EQ(parts.tokens, std::vector<int32_t>(2));
+  for (const auto* entries : {&parts.logprobs, &parts.prompt_logprobs}) {
+    EXPECT_EQ(entries->at(0).token, 0);
+    EXPECT_EQ(entries->at(0).top[0].token, 0);
+  }
+}
+
 TEST(ResponseWriter, TheLastCarriesUsageAndTheMark) {
   ResponseWriter writer("m");
   ResponseParts parts{

@@ -80,12 +80,13 @@ static inline void q8_scatter_codes(std::byte* words, uint32_t at, V x) {
   for (uint32_t i = 0; i < 16; ++i) words[4 * i + at] = static_cast<std::byte>(codes[i]);
 }
 
-// x * 2^exponent for exponents up to 0, in two exact steps and one rounded: it may leave the range of normal numbers.
 // x as its floor n and a fraction.
 static inline void q8_split(V x, V& n, V& f) {
   n = {_mm256_floor_ps(x.a), _mm256_floor_ps(x.b)};
   f = V::sub(x, n);
 }
+
+// x * 2^exponent for exponents up to 0, in two exact steps and one rounded: it may leave the range of normal numbers.
 static inline V q8_scale_by(V x, V exponent) {
   const V tiny = V::set(-200.0f), bounded = V::max(exponent, tiny), first = V::round(V::mul(bounded, V::set(0.5f)));
   const V y = V::mul(V::mul(x, V::power_of_two(first)), V::power_of_two(V::sub(bounded, first)));
