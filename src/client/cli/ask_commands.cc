@@ -220,6 +220,7 @@ class Chat {
     *history.Add() = message_of("user", text);
     request_.clear_turn_key_read();
     request_.clear_turn_key_write();
+    request_.clear_turn_key_read_tokens();
     client::Turn turn = options_.no_cache ? client::Turn() : turn_keys_.begin({}, request_);
     TerminalAnswer answer = answer_in_terminal(session_, request_, interrupts_, true);
     fmt::print("\n");
@@ -234,7 +235,7 @@ class Chat {
     }
     *history.Add() = message_of("assistant", answer.text);
     if (answer.error.code != Code::kOk) return;
-    turn.finish(std::span(&*history.rbegin(), 1));
+    turn.finish(std::span(&*history.rbegin(), 1), answer.usage.prompt_tokens() + answer.usage.completion_tokens());
     if (options_.stats)
       print_stats(answer);
     else if (!options_.no_cache)

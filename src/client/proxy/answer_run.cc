@@ -14,17 +14,22 @@ AnswerRun::AnswerRun(std::shared_ptr<Session> session, OpenAiRequest request, Tu
   for (v1::InferenceRequest& payload : request_.payloads) {
     cancels_.push_back(std::make_shared<Cancellation>());
     if (turn_keys != nullptr && request_.cache && request_.endpoint == Endpoint::kChat)
-      remembered_.push_back({turn_keys->begin(partition, payload), AnswerMessages(request_.samples)});
+      remembered_.push_back({turn_keys->begin(partition, payload), AnswerMessages(request_.samples), 0});
   }
 }
 
 void AnswerRun::remember(size_t index, const v1::InferenceEvent& event) {
-  if (!remembered_.empty()) remembered_[index].answers.add(event);
+  if (remembered_.empty()) return;
+  remembered_[index].answers.add(event);
+  if (!event.has_usage()) return;
+  uint32_t answer = request_.samples == 1 ? event.usage().completion_tokens() : 0;  // of several: the sum alone is said
+  remembered_[index].tokens = event.usage().prompt_tokens() + answer;
 }
 
 // Before the application can read the end of its answer, since its next turn may come at once.
 void AnswerRun::end_turn(size_t index) {
-  if (!remembered_.empty()) remembered_[index].turn.finish(remembered_[index].answers.messages());
+  if (remembered_.empty()) return;
+  remembered_[index].turn.finish(remembered_[index].answers.messages(), remembered_[index].tokens);
 }
 
 // Likewise before it can read the error, since it may ask again at once, under the same keys.

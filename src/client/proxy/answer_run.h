@@ -42,6 +42,7 @@ class AnswerRun {
   struct Remembered {
     Turn turn;
     AnswerMessages answers;
+    uint32_t tokens = 0;  // that the node keeps of this turn: the prompt and the first sample's
   };
   std::vector<Remembered> remembered_;  // by payload; empty without turn keys
   std::unique_ptr<Answer> current_;

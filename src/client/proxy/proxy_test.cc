@@ -269,6 +269,7 @@ TEST_F(ProxyTest, ARefusedNodeGetsNothing) {
 struct ConversationTest : ProxyTest {
   struct Keys {
     std::string read, write;
+    uint32_t read_tokens = 0;
   };
   std::mutex mutex;
   Keys last;
@@ -279,7 +280,7 @@ struct ConversationTest : ProxyTest {
     node.set_script([this](FakeCall& call) {
       {
         std::lock_guard lock(mutex);
-        last = {call.request().turn_key_read(), call.request().turn_key_write()};
+        last = {call.request().turn_key_read(), call.request().turn_key_write(), call.request().turn_key_read_tokens()};
       }
       testing::echo_script(call);
     });
@@ -306,6 +307,8 @@ TEST_F(ConversationTest, TheNextTurnCarriesTheKeyOfItsConversation) {
     EXPECT_EQ(first.write.size(), 32u);
     EXPECT_EQ(second.read, first.write);
     EXPECT_EQ(second.write, first.write);
+    EXPECT_EQ(first.read_tokens, 0u);
+    EXPECT_EQ(second.read_tokens, stream ? 13u : 12u) << "the node says 11 for the prompt";
     Keys branch = ask({hello, hello, "less"});
     EXPECT_EQ(branch.read, first.write);
     EXPECT_NE(branch.write, first.write);
@@ -342,7 +345,7 @@ TEST_F(ConversationTest, ACutAnswerMayBeAskedAgainUnderTheSameKey) {
   Keys first = ask({"hello"});
   node.set_script([this](FakeCall& call) {
     std::lock_guard lock(mutex);
-    last = {call.request().turn_key_read(), call.request().turn_key_write()};
+    last = {call.request().turn_key_read(), call.request().turn_key_write(), 0};
     call.send_text("begun");
     call.cut();
   });

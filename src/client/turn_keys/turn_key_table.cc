@@ -32,9 +32,9 @@ Turn::~Turn() {
   if (state_) state_->table->fail(*state_);
 }
 
-void Turn::finish(std::span<const v1::Message> answers) {
+void Turn::finish(std::span<const v1::Message> answers, uint32_t tokens) {
   if (!state_) return;
-  state_->table->finish(*state_, answers);
+  state_->table->finish(*state_, answers, tokens);
   state_.reset();
 }
 
@@ -106,6 +106,7 @@ Turn TurnKeyTable::begin(ByteView partition, v1::InferenceRequest& request) {
     turn->branched = !stands_here;
     turn->write = stands_here ? known->key : new_key();
     request.set_turn_key_read(known->key->bytes.data(), kTurnKeyBytes);
+    request.set_turn_key_read_tokens(unsettled_tokens(*known->key));
     put(crypto::Digest(known->digest), std::shared_ptr<Key>(known->key), known->generation);  // used now
   }
   request.set_turn_key_write(turn->write->bytes.data(), kTurnKeyBytes);
@@ -115,10 +116,19 @@ Turn TurnKeyTable::begin(ByteView partition, v1::InferenceRequest& request) {
   return Turn(std::move(turn));
 }
 
-void TurnKeyTable::finish(const Turn::State& turn, std::span<const v1::Message> answers) {
+uint32_t TurnKeyTable::unsettled_tokens(const Key& key) const {
+  int64_t since_ms = limits_.now_ms() - key.ended_ms;
+  return since_ms >= 0 && since_ms < kTurnSettlesMs ? key.tokens : 0;
+}
+
+void TurnKeyTable::finish(const Turn::State& turn, std::span<const v1::Message> answers, uint32_t tokens) {
   std::lock_guard lock(mutex_);
   put(turn.history, turn.write, 0);
   bool newest = turn.write->generation == turn.generation;
+  if (newest) {
+    turn.write->tokens = tokens;
+    turn.write->ended_ms = limits_.now_ms();
+  }
   for (const v1::Message& answer : answers)
     put(extend_history(secret_, turn.history, message_digest(answer)), turn.write, newest ? turn.generation : 0);
 }

@@ -27,6 +27,9 @@ class Message;
 namespace tie::client {
 
 constexpr size_t kTurnKeyBytes = 32;
+// A node keeps a turn after its answer is out. So long after a turn's end the next one tells it that something may
+// still be on its way.
+constexpr int64_t kTurnSettlesMs = 6'000;
 
 struct TurnKeyLimits {
   size_t max_histories = 16384;          // two for each turn; about 3 MB when full
@@ -45,7 +48,8 @@ class Turn {
   Turn& operator=(Turn&& other) noexcept;
   ~Turn();
   // The answer is complete: `answers` (one for each sample) are the messages that the application will send back.
-  void finish(std::span<const v1::Message> answers);
+  // `tokens`: prompt and answer, as far as the node said; 0: unknown.
+  void finish(std::span<const v1::Message> answers, uint32_t tokens = 0);
 
  private:
   friend class TurnKeyTable;
@@ -61,8 +65,9 @@ class TurnKeyTable {
   TurnKeyTable(const TurnKeyTable&) = delete;
   TurnKeyTable& operator=(const TurnKeyTable&) = delete;
 
-  // Sets the request's turn keys. `partition`: whoever must not meet another's conversations, e.g. the API key that the
-  // application used. A request without messages (text completions) gets none and an empty turn.
+  // Sets the request's turn keys, and what the node may have to wait for. `partition`: whoever must not meet another's
+  // conversations, e.g. the API key that the application used. A request without messages (text completions) gets none
+  // and an empty turn.
   Turn begin(ByteView partition, v1::InferenceRequest& request);
   // Drops every key.
   void forget();
@@ -79,6 +84,8 @@ class TurnKeyTable {
   struct Key {
     std::array<uint8_t, kTurnKeyBytes> bytes{};
     uint64_t generation = 0;  // of its newest turn
+    uint32_t tokens = 0;      // of its newest turn, once that has ended; neither is serialized
+    int64_t ended_ms = 0;
     ~Key() { secure_zero(bytes.data(), bytes.size()); }
   };
   struct History {
@@ -98,7 +105,8 @@ class TurnKeyTable {
   void put_at(const crypto::Digest& digest, std::shared_ptr<Key> key, uint64_t generation, int64_t used_ms);
   void drop_oldest();
   void expire();
-  void finish(const Turn::State& turn, std::span<const v1::Message> answers);
+  uint32_t unsettled_tokens(const Key& key) const;
+  void finish(const Turn::State& turn, std::span<const v1::Message> answers, uint32_t tokens);
   void fail(const Turn::State& turn);
 
   const TurnKeyLimits limits_;

@@ -63,6 +63,22 @@ TEST_F(TurnKeys, TheNextTurnIsFoundByTheHistoryThatTheApplicationResends) {
   EXPECT_EQ(third.write, first.write);
 }
 
+// A node seals a turn after its answer is out.
+TEST_F(TurnKeys, ATurnThatComesAtOnceSaysWhatMayStillBeOnItsWay) {
+  auto asked = [&](const std::vector<std::string>& texts, uint32_t tokens) {
+    v1::InferenceRequest out = request(texts);
+    table.begin(kApp, out).finish(std::vector{message("assistant", "hi")}, tokens);
+    return out;
+  };
+  EXPECT_EQ(asked({"hello"}, 100).turn_key_read_tokens(), 0u);
+  EXPECT_EQ(asked({"hello", "hi", "more"}, 150).turn_key_read_tokens(), 100u);
+  EXPECT_EQ(asked({"hello", "hi", "more", "hi", "and"}, 170).turn_key_read_tokens(), 150u);
+  EXPECT_EQ(asked({"hello", "hi", "less"}, 130).turn_key_read_tokens(), 170u) << "a branch reads the same entry";
+  g_now_ms += kTurnSettlesMs;
+  EXPECT_EQ(asked({"hello", "hi", "less", "hi", "x"}, 0).turn_key_read_tokens(), 0u) << "long settled";
+  EXPECT_EQ(asked({"hello", "hi", "less", "hi", "x", "hi", "y"}, 0).turn_key_read_tokens(), 0u) << "unknown";
+}
+
 TEST_F(TurnKeys, ABranchReadsTheSharedHistoryAndWritesElsewhere) {
   Keys first = ask({"hello"}, "hi");
   Keys one = ask({"hello", "hi", "red"}, "apple");

@@ -99,6 +99,12 @@ Answer::~Answer() {
   secure_zero(unscored_.data(), unscored_.size() * sizeof(int32_t));
 }
 
+// A vector keeps what is popped.
+void Answer::forget_scored() {
+  secure_zero(&unscored_.back(), sizeof(int32_t));
+  unscored_.pop_back();
+}
+
 void Answer::send_to_all(const std::vector<v1::TokenLogprob>& entries) {
   for (size_t i = 0; i < samples_.size(); ++i) {
     v1::InferenceEvent event;
@@ -117,7 +123,7 @@ void Answer::echo_logprobs(std::vector<int32_t> prompt, bool added) {
   first.set_logprob(kNoLogprob);
   if (!added) set_bytes(first, *model_.vocab);
   send_to_all({first});
-  unscored_.pop_back();
+  forget_scored();
 }
 
 Checked<void> Answer::add_prompt_logprobs(const RuntimeEvent& event) {
@@ -125,7 +131,7 @@ Checked<void> Answer::add_prompt_logprobs(const RuntimeEvent& event) {
   for (const auto& entry : event.prompt_logprobs.entries()) {
     if (event.sample != 0 || unscored_.empty() || unscored_.back() != entry.token_id())
       return refuse(Code::kInternal, "The runtime scored tokens that are not the prompt's.");
-    unscored_.pop_back();
+    forget_scored();
     entries.push_back(with_bytes(entry, *model_.vocab));
     if (entries.size() == kMaxPromptLogprobsPerEvent) send_to_all(std::exchange(entries, {}));
   }

@@ -49,6 +49,7 @@ class Answer {
   std::string text_of(Sample& sample, const RuntimeEvent& event, std::string& matched_stop);
   void add_logprobs(const RuntimeEvent& event, v1::InferenceEvent& out) const;
   Checked<void> add_prompt_logprobs(const RuntimeEvent& event);
+  void forget_scored();
   void send_to_all(const std::vector<v1::TokenLogprob>& entries);
   void send(v1::InferenceEvent& event);
   std::string matched_stop(std::string_view cut) const;

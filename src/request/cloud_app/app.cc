@@ -243,6 +243,7 @@ ConversationCache::Handles App::begin_cache(v1::InferenceRequest& request, std::
   TurnKeys keys;
   keys.read = SecretBytes::copy_of(as_bytes(request.turn_key_read()));
   keys.write = SecretBytes::copy_of(as_bytes(request.turn_key_write()));
+  keys.awaited_tokens = request.turn_key_read_tokens();
   keys.ephemeral = keys.read.empty() && keys.write.empty();
   secure_zero(*request.mutable_turn_key_read());
   secure_zero(*request.mutable_turn_key_write());

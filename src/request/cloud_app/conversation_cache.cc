@@ -1,6 +1,8 @@
 #include "request/cloud_app/conversation_cache.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "os/log.h"
 #include "request/cloud_app/limits.h"
@@ -61,11 +63,27 @@ Result<cache::Manifest> ConversationCache::fetch_manifest(EnsembleWarden& warden
   return warden.open_manifest(sealed.bytes());
 }
 
+// The turn before this one may have ended a moment ago and still be sealing what it leaves: it is waited for, a
+// millisecond for each token at most, which is what computing them anew takes at best. Its manifest ends in whole
+// blocks, before the token that was drawn last.
+Result<cache::Manifest> ConversationCache::await_manifest(EnsembleWarden& warden) {
+  Deadline limit = Deadline::in_ms(std::min<int64_t>(keys_.awaited_tokens, kCacheAwaitMs));
+  uint64_t awaited = std::min(keys_.awaited_tokens, cache::kMaxCachedTokens);
+  for (;;) {
+    auto found = fetch_manifest(warden, Deadline::in_ms(kCacheLookupMs));
+    bool missing = found ? found->tokens.size() + 2 * facts_.block_tokens <= awaited
+                         : awaited > 0 && found.error().code == Code::kNotFound;
+    if (!missing || limit.passed()) return found;
+    if (found) wipe(found->tokens);
+    std::this_thread::sleep_for(std::chrono::milliseconds(std::min(limit.remaining_ms(), kCacheAwaitPollMs)));
+  }
+}
+
 Result<void> ConversationCache::import(std::span<const int32_t> prompt, Handles& out) {
-  Deadline deadline = Deadline::in_ms(kCacheLookupMs);
   EnsembleWarden warden(facts_.identity);
   TIE_CHECK_OK(warden.set_key(keys_.read.clone()));
-  TIE_TRY(manifest_, fetch_manifest(warden, deadline));
+  TIE_TRY(manifest_, await_manifest(warden));
+  Deadline deadline = Deadline::in_ms(kCacheLookupMs);
   // The prompt's last token is computed in any case: its logits are wanted.
   uint32_t common = std::min(common_tokens(manifest_.tokens, prompt), static_cast<uint32_t>(prompt.size()) - 1);
   uint32_t blocks = common / facts_.block_tokens;

@@ -15,8 +15,10 @@
 namespace tie::request::app {
 
 struct TurnKeys {
-  SecretBytes read;        // empty: nothing is looked for
-  SecretBytes write;       // empty, and not `ephemeral`: nothing is kept
+  SecretBytes read;   // empty: nothing is looked for
+  SecretBytes write;  // empty, and not `ephemeral`: nothing is kept
+  // Tokens of a turn under `read` that ended a moment ago and may still be on its way into the store; 0: none.
+  uint32_t awaited_tokens = 0;
   bool ephemeral = false;  // no key from the device: what is kept is sealed under a key of this request, and deleted
 };
 
@@ -46,6 +48,7 @@ class ConversationCache {
     cache::SegmentReference segment;
   };
   Result<cache::Manifest> fetch_manifest(cache::EnsembleWarden& warden, Deadline deadline);
+  Result<cache::Manifest> await_manifest(cache::EnsembleWarden& warden);
   Result<void> import(std::span<const int32_t> prompt, Handles& out);
   Result<std::vector<cache::FetchedEntry>> fetch_segments(cache::EnsembleWarden& warden, uint32_t blocks,
                                                           Deadline deadline);

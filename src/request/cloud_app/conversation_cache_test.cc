@@ -121,11 +121,11 @@ class FakeRuntime {
   std::thread thread_;
 };
 
-TurnKeys keys(int read, int write) {
+TurnKeys keys(int read, int write, uint32_t awaited_tokens = 0) {
   auto key = [](int fill) {
     return fill == 0 ? SecretBytes() : SecretBytes::copy_of(Bytes(32, static_cast<uint8_t>(fill)));
   };
-  return {key(read), key(write), read == 0 && write == 0};
+  return {key(read), key(write), awaited_tokens, read == 0 && write == 0};
 }
 
 class ConversationTest : public ::testing::Test {
@@ -277,6 +277,33 @@ TEST_F(ConversationTest, EachTurnFindsWhatTheOnesBeforeLeft) {
   EXPECT_EQ(stored(1).segments.size(), 2u) << "a turn appends";
   Tokens third = join(join(prompt, words(40, 4)), words(5, 5));
   EXPECT_EQ(run(third, words(3, 6), keys(1, 1)), 176u);
+}
+
+// As when the next turn is typed before the last one is sealed. The turns are long because that bounds the wait.
+TEST_F(ConversationTest, ATurnThatIsStillBeingWrittenIsWaitedFor) {
+  const Tokens long_answer = words(2000, 2), prompt = join(join(kFirst, long_answer), kSecond);
+  auto finish_late = [&](Turn& turn) {
+    return std::thread([this, &turn] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      finish(turn);
+    });
+  };
+  auto first = begin(kFirst, long_answer, keys(0, 1));
+  std::thread writer = finish_late(*first);
+  auto second = begin(prompt, words(400, 4), keys(1, 1, 2100));
+  writer.join();
+  EXPECT_EQ(second->cached, 2096u);
+  writer = finish_late(*second);
+  Tokens third = join(second->tokens, words(5, 5));
+  EXPECT_EQ(run(third, words(3, 6), keys(1, 1, 2520)), 2512u) << "there was a manifest, but not the awaited one";
+  writer.join();
+}
+
+TEST_F(ConversationTest, ATurnThatNeverCameIsNotWaitedForLong) {
+  int64_t start_ms = monotonic_ms();
+  EXPECT_EQ(run(kFirst, kAnswer, keys(1, 1, UINT32_MAX)), 0u);
+  EXPECT_GE(monotonic_ms() - start_ms, kCacheAwaitMs);
+  EXPECT_LT(monotonic_ms() - start_ms, 10 * kCacheAwaitMs);
 }
 
 TEST_F(ConversationTest, AShortTurnWritesNothingNewAndLosesNothing) {
