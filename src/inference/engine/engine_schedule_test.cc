@@ -140,7 +140,8 @@ TEST(Schedule, UrgentRequestsGoFirstAndWaitingWins) {
 RequestSpec random_request(std::mt19937& rng) {
   RequestSpec spec;
   uint32_t n = 1 + rng() % (rng() % 4 == 0 ? 120 : 20);
-  for (uint32_t i = 0; i < n; ++i) spec.prompt.push_back(static_cast<int32_t>(3 + rng() % 60));
+  const uint32_t letters = rng() % 3 ? 60 : 2;  // few: prompts that drafts continue
+  for (uint32_t i = 0; i < n; ++i) spec.prompt.push_back(static_cast<int32_t>(3 + rng() % letters));
   auto& o = spec.sampling;
   o.temperature = rng() % 2 ? 0.0f : 1.0f;
   o.top_p = rng() % 3 ? 1.0f : 0.8f;
@@ -154,6 +155,8 @@ RequestSpec random_request(std::mt19937& rng) {
   o.ignore_eos = rng() % 2;
   o.logprobs = rng() % 4 == 0;
   o.top_logprobs = o.logprobs ? rng() % 5 : 0;
+  o.prompt_logprobs = o.logprobs && rng() % 2;
+  if (o.prompt_logprobs && rng() % 3 == 0) o.max_tokens = 0;
   if (rng() % 2) o.stop = {std::string(1 + rng() % 2, static_cast<char>('a' + rng() % 26)), "xy"};
   if (rng() % 4 == 0) spec.grammar = "";
   spec.priority = rng() % 10;
@@ -164,6 +167,7 @@ struct Finished {
   std::vector<std::vector<int32_t>> tokens;
   std::vector<Finish> finish;
   std::vector<uint32_t> trim;
+  std::vector<std::pair<int32_t, float>> scores;
 };
 
 Finished result_of(const CollectingSink& sink, uint32_t n) {
@@ -173,6 +177,7 @@ Finished result_of(const CollectingSink& sink, uint32_t n) {
     f.finish.push_back(sink.samples[i].finish);
     f.trim.push_back(sink.samples[i].trim_bytes);
   }
+  for (const TokenLogprobs& score : sink.prompt_logprobs) f.scores.emplace_back(score.token, score.logprob);
   return f;
 }
 
@@ -192,7 +197,7 @@ TEST(Schedule, RandomMixesGiveEachRequestTheTextItHasAlone) {
   for (uint32_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 rng(seed);
-    FakeModel model({.remembers = seed % 3 ? 0u : 3u});
+    FakeModel model({.remembers = seed % 3 ? 0u : 3u, .best = seed % 2 == 1});
     auto options = options_for_tests(16 + rng() % 60);
     options.limits.max_rows = 16 + rng() % 100;
     options.limits.max_sequences = 4 + rng() % 20;
@@ -227,17 +232,20 @@ TEST(Schedule, RandomMixesGiveEachRequestTheTextItHasAlone) {
     core->settle();
     EXPECT_EQ(core->kv().free_blocks(), core->kv().n_blocks());
     for (auto& c : model.complaints) FAIL() << c;
+    EXPECT_LE(model.most_logit_rows, core->scheduler().logit_capacity());
     for (size_t i = 0; i < all.size(); ++i) {
       SCOPED_TRACE(i);
       auto& r = all[i];
       for (auto& c : r.sink->complaints) ADD_FAILURE() << c;
       EXPECT_TRUE(r.sink->ended);
       if (r.cancelled) continue;
+      if (r.spec.sampling.prompt_logprobs) EXPECT_EQ(r.sink->prompt_logprobs.size(), r.spec.prompt.size() - 1);
       if (seed % 3 == 0) continue;  // a forgetful model has other texts; there only the bookkeeping is checked
       auto expected = alone(r.spec), got = result_of(*r.sink, r.spec.sampling.n);
       ASSERT_EQ(got.tokens, expected.tokens);
       ASSERT_EQ(got.finish, expected.finish);
       ASSERT_EQ(got.trim, expected.trim);
+      ASSERT_EQ(got.scores, expected.scores);
     }
   }
 }
