@@ -68,9 +68,6 @@ std::vector<std::string> nodes_of_first_gpus(const std::vector<std::string>& nod
 void allow_gpu_ranks(os::SandboxProfile& profile) {
   profile.syscalls = os::SyscallPolicy::kGpuRanksContainer;
   profile.tmpfs.push_back("/dev/shm");
-  for (const auto& [name, value] :
-       {std::pair{"NCCL_SOCKET_IFNAME", "lo"}, {"NCCL_IB_DISABLE", "1"}, {"NCCL_RUNTIME_CONNECT", "0"}})
-    profile.environment.emplace_back(name, value);
 }
 
 std::vector<std::string> gpu_device_nodes(const std::string& dev) {

@@ -30,7 +30,7 @@ uint32_t gpus_of_model(const std::string& assets, const std::string& model);
 std::vector<std::string> nodes_of_first_gpus(const std::vector<std::string>& nodes, uint32_t gpus);
 
 // What a container of several GPU ranks needs more: sockets of its own empty network and shared memory, by which the
-// ranks' NCCL meets, and NCCL told to connect at once, before the ranks give up the means.
+// ranks' NCCL meets.
 void allow_gpu_ranks(os::SandboxProfile& profile);
 
 // Opens the nodes to the profile, and its system call filter to the driver's ioctls.

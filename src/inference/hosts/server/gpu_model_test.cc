@@ -3,10 +3,16 @@
 #include "inference/hosts/server/gpu_model.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
 
 #include "inference/bones/testing/tiny_model.h"
 #include "inference/engine/testing/best_choices.h"
+#include "inference/hosts/server/gpu_ranks.h"
 #include "os/memfd.h"
+#include "os/process.h"
 
 namespace tie::runtime_host {
 namespace {
@@ -46,6 +52,23 @@ TEST(GpuModel, TokensDrawnFromTheBestIdsAreThoseOfWholeRows) {
                                         .max_rows = 64,
                                         .max_sequences = 16,
                                         .grammars = false});
+}
+
+TEST(GpuRanks, AHardenedProcessTellsNcclHowToMeet) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto is = [](const char* name, std::string_view value) {
+      const char* set = ::getenv(name);
+      return set != nullptr && set == value;
+    };
+    ::setenv("NCCL_RUNTIME_CONNECT", "1", 1);
+    if (!os::harden_process() || ::getenv("NCCL_RUNTIME_CONNECT") != nullptr) ::_exit(2);
+    settle_nccl();
+    ::_exit(is("NCCL_SOCKET_IFNAME", "lo") && is("NCCL_IB_DISABLE", "1") && is("NCCL_RUNTIME_CONNECT", "0") ? 0 : 1);
+  }
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <type_traits>
 
@@ -68,6 +69,7 @@ Result<RankOffer> receive_offer(int lifeline) {
 
 Result<void> rank_life(int argc, char** argv) {
   TIE_CHECK_OK(begin_rank_life());
+  settle_nccl();
   TIE_TRY(RankArguments arguments, parse(argc, argv));
   os::Fd table_fd(kWeightsFd), segment_fd(kSegmentFd), board_fd(kKvFd), lifeline(kLifelineFd);
   TIE_CHECK_OK(os::require_seals(table_fd.get(), os::kSealAll));
@@ -91,6 +93,12 @@ Result<void> rank_life(int argc, char** argv) {
 }
 
 }  // namespace
+
+void settle_nccl() {
+  for (const auto& [name, value] :
+       {std::pair{"NCCL_SOCKET_IFNAME", "lo"}, {"NCCL_IB_DISABLE", "1"}, {"NCCL_RUNTIME_CONNECT", "0"}})
+    ::setenv(name, value, 1);
+}
 
 Result<void> GpuRankedModel::start_rank(const AttachedModel& model, const GpuFlags& flags,
                                         const CudaModelOptions& limits, const RankOffer& offer, uint32_t rank,
@@ -119,6 +127,7 @@ Result<std::unique_ptr<GpuRankedModel>> GpuRankedModel::start(AttachedModel& mod
   TIE_TRY(const DeviceTable table, table_in(model.weights));
   limits = with_context(limits, table.config);
   TIE_TRY(const Bytes kernels, read_gpu_kernels(flags.kernels));
+  settle_nccl();
   TIE_TRY(const auto nccl, Nccl::load(flags.nccl));
   TIE_TRY(auto offers, offers_for(*nccl, model.grid));
   for (uint32_t rank = 0; rank < offers.size(); ++rank) {

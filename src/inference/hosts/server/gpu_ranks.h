@@ -16,6 +16,10 @@
 
 namespace tie::runtime_host {
 
+// How NCCL is to meet: on the loopback of the container's own network, and at once, before the ranks give up the means.
+// Set in each process itself, since a hardened one has dropped what its environment said. Before NCCL is loaded.
+void settle_nccl();
+
 // The first argument of a GPU rank's process.
 inline constexpr const char* kGpuRankArgument = "--as-gpu-rank";
 
