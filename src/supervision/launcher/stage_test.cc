@@ -101,6 +101,20 @@ TEST_F(AppAssets, ARecordOfAnotherModelWaitsForIt) {
   EXPECT_NE(seen("model.toml").find(two), std::string::npos);
 }
 
+// It has nothing but what lies on disk; what the earlier one held has ended with it.
+TEST_F(AppAssets, AnOwnerThatStartsAnewServesWhatLiesOnDisk) {
+  put("old", "");
+  serve("old", "");
+  stage();
+  put("new", "");
+  stage();
+  EXPECT_EQ(seen("tokenizer.img"), "old") << "refused, or not loaded yet";
+  owner::forget_served(at_ + "/weights", "m");
+  owner::forget_served(at_ + "/weights", "other");
+  stage();
+  EXPECT_EQ(seen("tokenizer.img"), "new");
+}
+
 TEST_F(AppAssets, WhatTheOwnerSaysIsReadOrIgnoredWhole) {
   serve("tokens", "template");
   ASSERT_TRUE(owner::read_served(at_ + "/weights", "m"));

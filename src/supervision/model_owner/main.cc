@@ -117,6 +117,7 @@ Result<void> serve(const Flags& flags) {
     return load_with_prompts(name, folder, assets, sockets, key, release, threads, gpu);
   });
   TIE_CHECK_OK(store.scan());
+  for (const owner::ModelRow& row : store.rows()) owner::forget_served(flags.model_sockets, row.name);
   TIE_TRY(os::Fd listener, os::listen_unix(flags.socket));
   owner::OwnerServer server(store, std::move(options));
   TIE_CHECK_OK(server.serve_models_in(flags.model_sockets));

@@ -1,6 +1,7 @@
 #include "supervision/model_owner/served_version.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -27,6 +28,10 @@ Result<void> write_served(const std::string& folder, const std::string& model, c
   const std::string own = folder + "/" + model;
   if (::mkdir(own.c_str(), kFolderMode) != 0 && errno != EEXIST) return fail_errno("making " + own, errno);
   return os::write_file_atomic(path_of(folder, model), as_bytes(text_of(version)), 0640);
+}
+
+void forget_served(const std::string& folder, const std::string& model) {
+  ::unlink(path_of(folder, model).c_str());
 }
 
 std::optional<ServedVersion> read_served(const std::string& folder, const std::string& model) {

@@ -19,6 +19,9 @@ struct ServedVersion {
 // In the folder of the models' sockets (`--model-sockets`); makes the model's folder where it is missing.
 Result<void> write_served(const std::string& folder, const std::string& model, const ServedVersion& version);
 
+// When an owner starts: what an earlier one handed out has ended with it.
+void forget_served(const std::string& folder, const std::string& model);
+
 // Nothing when the owner has not loaded a version yet, or says nothing that can be read.
 std::optional<ServedVersion> read_served(const std::string& folder, const std::string& model);
 
