@@ -135,6 +135,7 @@ struct HttpServer::Impl final : httplib::Server {
   explicit Impl(size_t max_connections) : connections(max_connections) {}
   HttpServer::Handler handler;
   HttpServer::Refusal refusal;
+  std::function<bool(std::string_view)> exists;
   ClientWatcher watcher;
   std::atomic<bool> stopping{false};  // no further request is taken
   std::atomic<bool> stopped{false};
@@ -240,6 +241,7 @@ struct HttpServer::Impl final : httplib::Server {
       bool fine = process_request(stream, false, close_asked, [&](httplib::Request& request) {
         stream.begin_body(request.has_header("Transfer-Encoding"));
         current.refused = judge(request);
+        if (current.refused.status == 415 && exists && !exists(request.path)) current.refused = {404, {}};
         if (!connections.serve(place)) current.refused = {503, "The connection was closed to make room for others."};
         request.ranges.clear();
         request.headers.erase("Range");
@@ -267,6 +269,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::start(HttpServerOptions options,
   auto impl = std::make_unique<Impl>(static_cast<size_t>(options.max_connections));
   impl->handler = std::move(handler);
   impl->refusal = std::move(refusal);
+  impl->exists = std::move(options.exists);
   impl->set_up();
   // The library asks for SO_REUSEPORT by default, which would let two proxies share a port unnoticed.
   impl->set_socket_options([](socket_t socket) {

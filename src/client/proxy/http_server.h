@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,8 @@ struct HttpServerOptions {
   std::string host = "127.0.0.1";
   int port = 8123;            // 0: any free one
   int max_connections = 256;  // kMaxHttpConnections of limits.h
+  // Whether there is anything at a path, so that a kind of body is not blamed where there is not; null: everywhere.
+  std::function<bool(std::string_view path)> exists;
 };
 
 class HttpServer {

@@ -69,6 +69,7 @@ void Proxy::add_headers(HttpReply& reply) const {
 void Proxy::refuse(int status, const std::string& sentence, HttpReply& reply) const {
   ApiError error{Code::kBadRequest, sentence, {}, "bad_request", status};
   if (status == 413) error = {Code::kTooLarge, "The body is larger than this proxy takes (10 MiB).", {}, {}, 413};
+  if (status == 404) error.openai_code = "unknown_url";
   if (status >= 500) error.openai_code = status == 503 ? "overloaded" : "internal";
   if (error.message.empty())
     error.message = status == 404 ? "There is nothing at this address." : "The request is not valid HTTP.";
@@ -85,10 +86,20 @@ void Proxy::handle(const HttpRequest& request, HttpReply& reply) {
   add_headers(reply);
 }
 
+std::string_view Proxy::without_last_slash(std::string_view path) {
+  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  return path;
+}
+
+bool Proxy::exists(std::string_view path) {
+  path = without_last_slash(path);
+  return path == "/" || path == "/healthz" || path == "/v1/chat/completions" || path == "/v1/completions" ||
+         path == kModelsPath || path.starts_with("/v1/models/");
+}
+
 void Proxy::route(const HttpRequest& request, HttpReply& reply) {
   bool get = request.method == "GET" || request.method == "HEAD";
-  std::string_view path = request.path;
-  if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  std::string_view path = without_last_slash(request.path);
   bool chat = path == "/v1/chat/completions", text = path == "/v1/completions";
   bool models = path == kModelsPath, model = path.starts_with("/v1/models/");
   if ((chat || text) && request.method == "POST") return answer(chat, request, reply);
@@ -178,6 +189,7 @@ void Proxy::health(HttpReply& reply) {
 
 Result<std::unique_ptr<RunningProxy>> RunningProxy::start(std::shared_ptr<Session> session, ProxyOptions options) {
   auto running = std::make_unique<RunningProxy>();
+  options.http.exists = &Proxy::exists;
   HostGuard guard{options.http.port, options.api_key, {}};
   if (options.http.host != "127.0.0.1" && options.http.host != "0.0.0.0") guard.extra_host = options.http.host;
   if (options.http.port == 0) return fail(Code::kBadRequest, "the proxy needs a port");

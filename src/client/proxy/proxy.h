@@ -26,9 +26,12 @@ class Proxy {
   void handle(const HttpRequest& request, HttpReply& reply);
   // A reply that the HTTP server gives by itself.
   void refuse(int status, const std::string& sentence, HttpReply& reply) const;
+  // Whether a request to that path, of whichever method, is about anything.
+  static bool exists(std::string_view path);
 
  private:
   void route(const HttpRequest& request, HttpReply& reply);
+  static std::string_view without_last_slash(std::string_view path);
   void answer(bool chat, const HttpRequest& request, HttpReply& reply);
   void list_models(HttpReply& reply);
   void show_model(const std::string& name, HttpReply& reply);

@@ -227,6 +227,16 @@ TEST_F(ProxyTest, RefusesFormsAndCompressedBodies) {
   EXPECT_EQ(packed->status, 415);
 }
 
+TEST_F(ProxyTest, AFormToAnUnknownAddressIsToldThatTheAddressIsUnknown) {
+  for (const char* type : {"application/x-www-form-urlencoded", "multipart/form-data; boundary=x"}) {
+    auto got = http->Post("/v1/audio/transcriptions", "model=x", type);
+    ASSERT_TRUE(got);
+    EXPECT_EQ(got->status, 404);
+    EXPECT_EQ(json::parse(got->body)["error"]["code"], "unknown_url");
+  }
+  EXPECT_EQ(http->Post("/v1/chat/completions/", "model=x", "application/x-www-form-urlencoded")->status, 415);
+}
+
 TEST_F(ProxyTest, RefusesForeignHostsBeforeDoingAnything) {
   auto got = http->Get("/v1/models", {{"Host", "evil.example"}});
   EXPECT_EQ(got->status, 403);
