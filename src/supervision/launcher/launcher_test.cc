@@ -199,6 +199,39 @@ TEST(Config, ImpossibleValuesAreRefused) {
   EXPECT_FALSE(refused([](NodeConfig& c) { c.kernels = "amx"; }));
 }
 
+// tie-model-owner would refuse it after every start.
+TEST(Config, AnUnknownKernelSetIsRefusedWithThoseThatThereAre) {
+  NodeConfig config;
+  for (const char* known : {"amx", "avx512fp16", "avx512", "avx2", "reference"}) {
+    config.kernels = known;
+    EXPECT_TRUE(check_node_config(config)) << known;
+  }
+  for (const char* unknown : {"avx-512", "AVX2", "sse"}) {
+    config.kernels = unknown;
+    auto refused = check_node_config(config);
+    ASSERT_FALSE(refused) << unknown;
+    EXPECT_EQ(refused.error().message,
+              std::string("kernels is one of amx, avx512fp16, avx512, avx2, reference, not '") + unknown + "'");
+  }
+}
+
+TEST(Config, OnlyARegularFileIsRead) {
+  char folder[] = "/tmp/tie-config-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  const std::string pipe = std::string(folder) + "/pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (auto [path, kind] :
+       {std::pair<std::string, std::string>{folder, "a folder"}, {pipe, "a pipe"}, {"/dev/zero", "a device"}}) {
+    NodeConfig config;
+    auto read = read_node_config(path, config);
+    ASSERT_FALSE(read) << path;
+    EXPECT_EQ(read.error().code, Code::kBadRequest);
+    EXPECT_NE(read.error().message.find(path + " is " + kind), std::string::npos) << read.error().message;
+  }
+  ::unlink(pipe.c_str());
+  ::rmdir(folder);
+}
+
 TEST(Config, ModelNamesCannotLeaveTheirFolder) {
   for (const char* good : {"smollm2-135m-instruct", "a", "A_1.2"}) EXPECT_TRUE(is_model_name(good));
   for (const char* bad : {"", ".", "..", ".hidden", "a/b", "a b", "a\n", "ä"}) EXPECT_FALSE(is_model_name(bad)) << bad;
