@@ -35,6 +35,7 @@ constexpr size_t kMaxWatchers = 256;  // of attestation or load, each
 constexpr int64_t kClientIdleMs = 30'000;  // the next message of an unfinished request, or the client taking our bytes
 constexpr int64_t kMaxUploadMs = 10 * 60'000;  // from the call's begin to its final chunk
 constexpr int64_t kHelperIdleMs = 180'000;     // the helper's own limit is 150 s
+constexpr int64_t kHelperStartMs = 22'000;     // until its first word; its own limits are 10 s each for key and token
 constexpr int64_t kWarmWaitMs = 10'000;
 constexpr int64_t kAuthorizeTimeoutMs = 5'000;
 constexpr int64_t kClaimsTimeoutMs = 5'000;

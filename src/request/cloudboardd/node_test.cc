@@ -252,6 +252,33 @@ TEST_F(NodeTest, AHelperThatDiesBreaksItsAnswer) {
   EXPECT_TRUE(in_flight_becomes(0));
 }
 
+// As one that somebody stopped after it was warm.
+TEST_F(NodeTest, AHelperThatNeverSpeaksIsGivenUpWhileTheClientCanTryAgain) {
+  std::promise<bool> killed;
+  helper_body = [&](os::Fd connection, int) {
+    Puppet puppet;
+    (void)say_warm(connection.get(), puppet);
+    killed.set_value(puppet.was_killed(20'000));
+  };
+  Call call = begin();
+  open(call, "enc");
+  chunk(call, "all", true);
+  auto check_in = [&](int64_t ms) { on_loop([&] { call.request->check_deadlines(monotonic_ms() + ms); }); };
+  check_in(kHelperStartMs - 5'000);
+  auto ended = [&] {
+    bool has_status = false;
+    on_loop([&] { has_status = call.client->status.has_value(); });
+    return has_status;
+  };
+  EXPECT_FALSE(ended()) << "slow is not silent";
+  // It counts from when the helper was given the request.
+  for (Deadline limit = Deadline::in_ms(20'000); !ended() && !limit.passed(); ::usleep(2000))
+    check_in(kHelperStartMs + 1'000);
+  ASSERT_EQ(wait(call), Code::kNotReady);
+  EXPECT_TRUE(error_info(Code::kNotReady).retryable);
+  EXPECT_TRUE(killed.get_future().get());
+}
+
 TEST_F(NodeTest, TheCountFallsOnlyWhenTheHelperHasExitedAndAStubbornOneIsKilled) {
   std::promise<void> said_final;
   std::atomic<bool> killed = false;

@@ -204,7 +204,10 @@ void Request::check_deadlines(int64_t now_ms) {
     return end({Code::kDeadline, "The request was not completed in time."});
   if (stream_->stalled_ms() > kClientIdleMs) return end({Code::kDeadline, "The client took nothing for 30 s."}, true);
   bool helper_owes = started_ && stream_->queued_bytes() == 0 && (!uploading || !reading_);
-  if (helper_owes && now_ms - std::max(helper_ms_, client_ms_) > kHelperIdleMs) end(error_of(Code::kDeadline));
+  const int64_t silent_ms = helper_owes ? now_ms - std::max(helper_ms_, client_ms_) : 0;
+  // One that never said anything (stopped, or starved) has answered nothing: the client may try again, with another.
+  if (!header_sent_ && silent_ms > kHelperStartMs) return end(error_of(Code::kNotReady));
+  if (silent_ms > kHelperIdleMs) end(error_of(Code::kDeadline));
 }
 
 void Request::end(Error status, bool drop_queued) {
