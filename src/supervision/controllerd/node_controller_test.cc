@@ -151,6 +151,24 @@ TEST_F(NodeTest, AHungCloudboarddIsNoticedAndRegisteredWithAnew) {
   EXPECT_TRUE(becomes(Phase::kReady)) << node_->snapshot().reason();
 }
 
+// As when somebody hoards connections to owner.sock.
+TEST_F(NodeTest, AnOwnerThatGivesAConnectionsPlaceAwayIsNotCalledAbsent) {
+  start_owner();
+  owner_->displaces = true;
+  std::atomic<int> ready{0}, absent{0};
+  OwnerWatcher watcher(options_.owner_socket, {"m"}, options_.timing, [&](Event event) {
+    const auto* report = std::get_if<OwnerReport>(&event);
+    if (report != nullptr) ++(report->state == Owner::kReady ? ready : absent);
+  });
+  watcher.start();
+  EXPECT_TRUE(eventually([&] { return ready >= 10; }));
+  EXPECT_EQ(absent, 0);
+  owner_.reset();
+  EXPECT_TRUE(eventually([&] { return absent > 0; })) << "one that has gone is";
+  watcher.stop();
+  watcher.join();
+}
+
 TEST_F(NodeTest, ARestartOfGpuhealthdOrTheOwnerIsSurvivedAndTheirAbsenceIsAnError) {
   start_everything();
   stop(gpu_server_);

@@ -138,32 +138,39 @@ void GpuWatcher::run() {
 OwnerWatcher::OwnerWatcher(std::string socket, std::vector<std::string> models, PeerTiming timing, Sink sink)
     : socket_(std::move(socket)), models_(std::move(models)), timing_(timing), sink_(std::move(sink)) {}
 
+// What the owner says over `socket`, which is connected first when it is not; closed when nothing came.
+Result<OwnerReport> OwnerWatcher::ask(os::Fd& socket) {
+  if (!socket) {
+    TIE_TRY(socket, os::connect_unix(socket_, Deadline::in_ms(timing_.connect_ms)));
+  }
+  v1::OwnerRequest request;
+  request.mutable_status();
+  Deadline deadline = Deadline::in_ms(timing_.call_ms);
+  auto reply = [&]() -> Result<OwnerReport> {
+    TIE_CHECK_OK(os::send_message(socket.get(), request, deadline));
+    TIE_TRY(auto received, os::receive_message<v1::OwnerReply>(socket.get(), kMaxOwnerReplyBytes, deadline));
+    return judge_owner(received.message, models_);
+  }();
+  if (!reply) socket.close();
+  return reply;
+}
+
 void OwnerWatcher::run() {
   Pace pace{timing_};
   os::Fd socket;
-  v1::OwnerRequest request;
-  request.mutable_status();
   while (!stopping()) {
-    if (!socket) {
-      auto connected = os::connect_unix(socket_, Deadline::in_ms(timing_.connect_ms));
-      if (connected) socket = std::move(*connected);
-    }
-    int64_t wait_ms = 0;
-    Deadline deadline = Deadline::in_ms(timing_.call_ms);
-    if (socket && os::send_message(socket.get(), request, deadline)) {
-      auto reply = os::receive_message<v1::OwnerReply>(socket.get(), kMaxOwnerReplyBytes, deadline);
-      if (reply) {
-        OwnerReport report = judge_owner(reply->message, models_);
-        wait_ms = report.state == Owner::kLoading ? timing_.owner_loading_poll_ms : timing_.owner_poll_ms;
-        sink_(std::move(report));
-        pace.reset();
-      }
-    }
-    if (wait_ms == 0) {
-      socket.close();
+    const bool used_before = socket.valid();
+    auto report = ask(socket);
+    // The owner gives an idle connection's place to a newcomer when there are many: it is there all the same.
+    if (!report && used_before && report.error().code != Code::kDeadline) report = ask(socket);
+    if (!report) {
       sink_(OwnerReport{Owner::kUnknown, "no connection", ""});
-      wait_ms = pace.wait();
+      if (!sleep(pace.wait())) return;
+      continue;
     }
+    int64_t wait_ms = report->state == Owner::kLoading ? timing_.owner_loading_poll_ms : timing_.owner_poll_ms;
+    sink_(std::move(*report));
+    pace.reset();
     if (!sleep(wait_ms)) return;
   }
 }

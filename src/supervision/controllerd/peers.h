@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/result.h"
+#include "os/fd.h"
 #include "supervision/controllerd/core.h"
 #include "supervision/controllerd/watchdog.h"
 
@@ -73,6 +75,7 @@ class OwnerWatcher final : public PeerThread {
 
  private:
   void run() override;
+  Result<OwnerReport> ask(os::Fd& socket);
   std::string socket_;
   std::vector<std::string> models_;
   PeerTiming timing_;

@@ -140,6 +140,7 @@ class FakeOwner {
   std::atomic<const char*> state{"ready"};
   std::atomic<uint64_t> generation{1}, generation_after_reload{0};
   std::atomic<const char*> refusal_after_reload{""};
+  std::atomic<bool> displaces{false};  // closes each connection after its answer, as if others had come
 
  private:
   void run() {
@@ -168,6 +169,7 @@ class FakeOwner {
         gone.set_message("removed from the assets");
         gone.set_removed(true);
         (void)os::send_message(client.get(), reply, Deadline::in_ms(500));
+        if (displaces) client.close();
       }
     }
   }
