@@ -58,7 +58,7 @@ def test_a_message_that_does_not_fit_is_not_kept_and_the_way_out_is_named(node):
 
 def test_where_no_node_is_the_operators_commands_say_so_with_their_own_exit_code(node, tmp_path):
     environment = dict(os.environ, TIE_RUN=str(tmp_path / "none"))
-    for words in (["status"], ["node", "status"], ["node", "recycle"]):
+    for words in (["status"], ["node", "status"], ["node", "recycle"], ["node", "metrics"]):
         done = subprocess.run([str(support.tie_program()), *words], capture_output=True, text=True, timeout=60, env=environment)
         assert done.returncode == 3 and "tie up" in done.stderr, (words, done.stderr)
 

@@ -77,15 +77,22 @@ struct Settings {
 using Stub = v1::Controller::Stub;
 using Call = std::function<grpc::Status(Stub&, grpc::ClientContext&, v1::NodeStatus&)>;
 
+// kNotReady, with the next step: there is none.
+Result<std::shared_ptr<grpc::Channel>> connect_controller(const Settings& settings) {
+  auto channel =
+      rpc::connect(settings.socket.empty() ? default_socket() : settings.socket, Deadline::in_ms(kConnectMs));
+  if (channel) return channel;
+  return fail(Code::kNotReady,
+              fmt::format("the controller is not there ({}); start the node with `tie up`, or name its "
+                          "run directory in TIE_RUN",
+                          channel.error().message));
+}
+
 // One call on a connection of its own; prints the status it brings.
 int run(const Settings& settings, int64_t limit_ms, const Call& call) {
-  std::string path = settings.socket.empty() ? default_socket() : settings.socket;
-  auto channel = rpc::connect(path, Deadline::in_ms(kConnectMs));
+  auto channel = connect_controller(settings);
   if (!channel) {
-    fmt::print(stderr,
-               "tie node: the controller is not there ({}); start the node with `tie up`, or name its run directory in "
-               "TIE_RUN\n",
-               channel.error().message);
+    fmt::print(stderr, "tie node: {}\n", channel.error().message);
     return kExitNotReady;
   }
   auto stub = v1::Controller::NewStub(*channel);
@@ -102,8 +109,7 @@ int run(const Settings& settings, int64_t limit_ms, const Call& call) {
 }
 
 Result<std::string> fetch_metrics(const Settings& settings) {
-  std::string path = settings.socket.empty() ? default_socket() : settings.socket;
-  TIE_TRY(auto channel, rpc::connect(path, Deadline::in_ms(kConnectMs)));
+  TIE_TRY(auto channel, connect_controller(settings));
   grpc::ClientContext context;
   context.set_deadline(rpc::call_deadline(kStatusMs));
   v1::NodeMetrics metrics;
@@ -143,7 +149,7 @@ int print_metrics(const Settings& settings) {
   auto text = fetch_metrics(settings);
   if (!text) {
     fmt::print(stderr, "tie node metrics: {}\n", text.error().message);
-    return 1;
+    return text.error().code == Code::kNotReady ? int(kExitNotReady) : 1;
   }
   fmt::print("{}", *text);
   return 0;

@@ -14,6 +14,7 @@
 #include "base/random.h"
 #include "client/cli/canary.h"
 #include "client/cli/command.h"
+#include "client/cli/terminal_text.h"
 #include "controller.grpc.pb.h"
 #include "inference.pb.h"
 #include "supervision/launcher/node_config.h"
@@ -213,11 +214,11 @@ class Proof {
   // Searches everything and prints it; whether nothing was found that must not be there.
   bool judge(const char* when, const proof::LeakSearch& search, bool before_recycle) {
     proof::SearchReport report = search_node(search, true);
-    fmt::print("{}: searched {} processes ({} MB of memory), {} memfds ({} MB), {} files ({} MB)\n", when,
-               report.processes, report.memory_bytes >> 20, report.memfds, report.memfd_bytes >> 20, report.files,
-               report.file_bytes >> 20);
+    fmt::print("{}: searched {} ({} MB of memory), {} ({} MB), {} ({} MB)\n", when,
+               counted(report.processes, "process"), report.memory_bytes >> 20, counted(report.memfds, "memfd"),
+               report.memfd_bytes >> 20, counted(report.files, "file"), report.file_bytes >> 20);
     if (report.secret_pages > 0)
-      fmt::print("  {} pages of memfd_secret, which the kernel lets nobody read\n", report.secret_pages);
+      fmt::print("  {} of memfd_secret, which the kernel lets nobody read\n", counted(report.secret_pages, "page"));
     for (const std::string& place : report.unreadable) {
       fmt::print("  NOT SEARCHED: {}\n", place);
       complete_ = false;
@@ -228,8 +229,8 @@ class Proof {
       for (const proof::Find& one : report.finds) {
         if (one.form != form.name) continue;
         bool allowed = before_recycle && may_stay(one);
-        fmt::print("  {:<22} {} in {} ({} times)\n", form.name, allowed ? "until the recycle" : "FOUND", one.place,
-                   one.times);
+        fmt::print("  {:<22} {} in {} ({})\n", form.name, allowed ? "until the recycle" : "FOUND", one.place,
+                   counted(one.times, "time"));
         clean = clean && allowed;
         ++finds;
       }

@@ -20,4 +20,9 @@ std::string for_terminal(std::string_view text) {
   return out;
 }
 
+std::string counted(uint64_t n, std::string_view one) {
+  std::string out = std::to_string(n) + " " + std::string(one);
+  return n == 1 ? out : out + (one.ends_with("ss") ? "es" : "s");
+}
+
 }  // namespace tie::cli

@@ -23,5 +23,11 @@ TEST(TerminalText, TakesControlsAway) {
   EXPECT_EQ(for_terminal("\xc2\xa0"), "\xc2\xa0");
 }
 
+TEST(TerminalText, CountsOneAndMany) {
+  EXPECT_EQ(counted(1, "page"), "1 page");
+  EXPECT_EQ(counted(0, "page"), "0 pages");
+  EXPECT_EQ(counted(2, "process"), "2 processes");
+}
+
 }  // namespace
 }  // namespace tie::cli
