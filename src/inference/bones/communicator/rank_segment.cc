@@ -14,6 +14,7 @@
 #endif
 
 #include "base/clock.h"
+#include "inference/bones/ops/workspace.h"
 
 namespace tie::bones {
 namespace {
@@ -24,7 +25,9 @@ constexpr int64_t kSleepSliceNs = 50'000'000;
 constexpr uint32_t kMostSlices = 1200;  // a peer that lives but has not come for a minute counts as lost
 // How long to spin before sleeping, as in ThreadPool: a sleep halves the patience, a meeting without one restores some,
 // more than there: the long waits of a prompt put ranks to sleep, and the first steps after it should not inherit that.
-constexpr uint32_t kLeastSpins = 500, kMostSpins = 8000, kSpinsRegained = 2000;
+// The most is about a millisecond: where heads do not divide evenly a rank waits half of that in every layer of a
+// prompt, and whoever waits for one that has to wake loses 3 % of the prompt.
+constexpr uint32_t kLeastSpins = 500, kMostSpins = 60000, kSpinsRegained = 2000;
 thread_local uint32_t patience = kMostSpins;
 
 void relax() {
@@ -71,6 +74,22 @@ bool PeerWatch::lost() const {
   return false;
 }
 
+namespace {
+
+// Of one stage's shared rows.
+size_t shared_bytes(const RankLimits& limits) {
+  Arena count;
+  take_activations(count, limits.max_batch_rows, limits.n_embd);
+  return count.used();
+}
+
+}  // namespace
+
+Activations RankSegment::shared_rows(uint32_t stage) {
+  Arena arena(at<std::byte>(shared_) + stage * shared_bytes(limits_));
+  return take_activations(arena, limits_.max_batch_rows, limits_.n_embd);
+}
+
 size_t RankSegment::lay_out(const RankLimits& limits) {
   limits_ = limits;
   size_t used = sizeof(SegmentHeader);
@@ -89,6 +108,7 @@ size_t RankSegment::lay_out(const RankLimits& limits) {
   embeddings_ = take(row_bytes);
   addends_ = take(size_t{limits.grid.count()} * 2 * row_bytes);
   totals_ = take(size_t{limits.grid.stages} * 2 * row_bytes);
+  shared_ = take(limits.grid.stages * shared_bytes(limits));
   handed_ = take(limits.grid.stages * row_bytes);
   logits_ = take(limits.max_logit_rows * logits_stride() * sizeof(float));
   wanted_ = take(limits.max_logit_rows * sizeof(StoredBest));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "inference/bones/kernels/tile.h"
 #include "inference/bones/model.h"
 #include "inference/bones/ops/best_ids.h"
 #include "inference/bones/rank_place.h"
@@ -114,6 +115,8 @@ class RankSegment {
   float* total(uint32_t stage, uint32_t parity) {
     return at<float>(totals_) + (size_t{stage} * 2 + parity) * row_floats();
   }
+  // Buffers for max_batch_rows quantised rows, one set for each stage.
+  Activations shared_rows(uint32_t stage);
   float* handed_on(uint32_t stage) { return at<float>(handed_) + stage * row_floats(); }
   float* logits() { return at<float>(logits_); }
   StoredBest* wanted() { return at<StoredBest>(wanted_); }
@@ -140,7 +143,7 @@ class RankSegment {
   RankLimits limits_;  // a private copy
   PeerWatch peers_;
   size_t tokens_ = 0, spans_ = 0, table_ = 0, logit_rows_ = 0, embedding_rows_ = 0, embeddings_ = 0, addends_ = 0,
-         totals_ = 0, handed_ = 0, logits_ = 0, wanted_ = 0, masks_ = 0, best_ = 0, best_counts_ = 0;
+         totals_ = 0, shared_ = 0, handed_ = 0, logits_ = 0, wanted_ = 0, masks_ = 0, best_ = 0, best_counts_ = 0;
 };
 
 }  // namespace tie::bones

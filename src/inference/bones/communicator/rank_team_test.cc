@@ -1,6 +1,7 @@
 // Real rank processes against one rank: tiny random models of every family, tensor ranks, pipeline stages and both.
 #include "inference/bones/communicator/rank_team.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -62,7 +63,11 @@ Result<std::vector<float>> evaluate(RankLeader& leader, const KvPool& kv, const 
 
 Result<std::vector<float>> run_grid(const Bytes& file, RankPlace grid, const std::vector<int32_t>& tokens,
                                     uint32_t chunk, uint32_t threads = 1, KvType kv = KvType::kF16) {
-  TIE_TRY(ForkedRanks team, ForkedRanks::start(file, {.grid = grid, .threads_per_rank = threads, .kv_type = kv}));
+  TIE_TRY(ForkedRanks team, ForkedRanks::start(file, {.grid = grid,
+                                                      .threads_per_rank = threads,
+                                                      .max_batch_rows = std::max(64u, chunk),
+                                                      .max_logit_rows = std::max(64u, chunk),
+                                                      .kv_type = kv}));
   return evaluate(team.leader(), team.kv(), tokens, chunk);
 }
 
@@ -177,17 +182,22 @@ TEST_P(Grids, AgreeWithOneRankOnQuantisedWeights) {
 INSTANTIATE_TEST_SUITE_P(All, Grids,
                          ::testing::Values("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "qwen3moe"));
 
+// Every rank has all rows of a small batch; of a large one each norms its own (120 rows: in stages' halves and on two
+// threads as well), with post norms or without, in codes or in floats.
 TEST(RankTeam, GivesTheSameBitsForAnyChunkingAndNumberOfThreads) {
-  const TinyModelOptions o = divisible("qwen3", TensorType::kQ4_0);
-  const Bytes file = testing::tiny_model(o);
-  const auto tokens = random_tokens(kTokens, o.n_vocab);
-  const RankPlace grid{0, 2, 0, 2};
-  const auto whole = run_grid(file, grid, tokens, kTokens);
-  ASSERT_TRUE(whole) << whole.error().message;
-  // Chunks of one row are summed by every rank for itself, larger ones by reduce-scatter.
-  for (uint32_t chunk : {1u, 17u, kTokens})
-    EXPECT_EQ(std::memcmp(run_grid(file, grid, tokens, chunk).value().data(), whole->data(), whole->size() * 4), 0);
-  EXPECT_EQ(std::memcmp(run_grid(file, grid, tokens, 17, 2).value().data(), whole->data(), whole->size() * 4), 0);
+  constexpr uint32_t kMany = 120;
+  for (const auto& [family, weights] : {std::pair{"qwen3", TensorType::kQ4_0}, {"gemma3", TensorType::kF32}}) {
+    const TinyModelOptions o = divisible(family, weights);
+    const Bytes file = testing::tiny_model(o);
+    const auto tokens = random_tokens(kMany, o.n_vocab);
+    for (const RankPlace grid : {RankPlace{0, 2, 0, 1}, {0, 2, 0, 2}, {0, 4, 0, 1}}) {
+      SCOPED_TRACE(fmt::format("{}, {} x {}", family, grid.tensor_ranks, grid.stages));
+      const auto small = run_grid(file, grid, tokens, 8);
+      ASSERT_TRUE(small) << small.error().message;
+      for (uint32_t chunk : {1u, 17u, kTokens, kMany}) EXPECT_EQ(run_grid(file, grid, tokens, chunk).value(), *small);
+      for (uint32_t chunk : {17u, kMany}) EXPECT_EQ(run_grid(file, grid, tokens, chunk, 2).value(), *small);
+    }
+  }
 }
 
 class Uneven : public ::testing::TestWithParam<std::string> {};
@@ -245,7 +255,7 @@ TEST(SharedMemoryRanks, SumsFollowEachOtherWithoutARace) {
         for (uint32_t row = 0; row < rows; ++row)
           for (uint32_t i = thread * columns; i < (thread + 1) * columns; ++i)
             mine[row * kWidth + i] = static_cast<float>((rank + 1) * (round + row + i));
-        if (!all[rank]->sum(thread, rows, kWidth)) return;
+        if (!all[rank]->sum(thread, rows, kWidth, Takers::kEveryRank)) return;
         float sum[kWidth];
         for (uint32_t row = rows * thread / kThreads; row < rows * (thread + 1) / kThreads; ++row) {
           std::fill_n(sum, kWidth, 1.0f);
@@ -261,6 +271,25 @@ TEST(SharedMemoryRanks, SumsFollowEachOtherWithoutARace) {
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(wrong, 0u);
   }
+}
+
+// What a rank writes to its tiles of the shared rows is what the others read after the meeting; stages have their own.
+TEST(SharedMemoryRanks, ShareQuantisedRows) {
+  RankLimits limits;
+  limits.grid = {0, 2, 0, 2};
+  limits.n_embd = 64, limits.n_vocab = 16;
+  limits.max_batch_rows = 30, limits.max_logit_rows = 1, limits.max_sequences = 1;
+  auto segment = RankSegment::create(limits);
+  ASSERT_TRUE(segment) << segment.error().message;
+  const Activations first = SharedMemoryRanks(*segment, 0).shared_rows(),
+                    peer = SharedMemoryRanks(*segment, 1).shared_rows(),
+                    next = SharedMemoryRanks(*segment, 2).shared_rows();
+  EXPECT_EQ(first.codes, peer.codes);
+  EXPECT_EQ(first.f32, peer.f32);
+  EXPECT_EQ(first.k, 64u);
+  const auto* end = reinterpret_cast<const int8_t*>(first.f32 + (30 + kMostTileRows) * 64);
+  EXPECT_GE(next.codes, end);
+  EXPECT_GE(reinterpret_cast<const int8_t*>(segment->handed_on(0)), end + (next.codes - first.codes));
 }
 
 TEST(RankTeam, RefusesAModelThatDoesNotDivide) {

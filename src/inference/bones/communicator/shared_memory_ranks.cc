@@ -48,10 +48,10 @@ float* SharedMemoryRanks::partial(uint32_t thread) {
 
 // Two buffers in turn: a rank that is ahead writes the next addend while others still read this one, and it cannot be
 // two sums ahead, because the meeting in between wants everybody.
-bool SharedMemoryRanks::sum(uint32_t thread, uint32_t rows, uint32_t width) {
+bool SharedMemoryRanks::sum(uint32_t thread, uint32_t rows, uint32_t width, Takers takers) {
   Turn& turn = turns_[thread];
   const uint32_t parity = turn.parity;
-  turn = {parity ^ 1, width, place_.tensor_ranks > 2 && rows > kGatherRows};
+  turn = {parity ^ 1, width, takers == Takers::kEveryRank && place_.tensor_ranks > 2 && rows > kGatherRows};
   if (!meet()) return false;
   if (!turn.in_total) return true;
   float* total = segment_.total(place_.stage, parity);
@@ -72,14 +72,10 @@ void SharedMemoryRanks::take_sum(uint32_t thread, uint32_t row, float* to, bool 
 }
 
 bool SharedMemoryRanks::send_rows(uint32_t thread, const float* x, uint32_t first_row, uint32_t rows, uint32_t width) {
-  // Every tensor rank has the same rows; each hands on a part.
-  const uint32_t parts = place_.tensor_ranks * n_threads_, part = place_.tensor_rank * n_threads_ + thread;
-  const size_t floats = size_t{rows} * width, first = floats * part / parts, last = floats * (part + 1) / parts;
-  float* to = segment_.handed_on(place_.stage) + size_t{first_row} * width;
-  std::memcpy(to + first, x + first, (last - first) * sizeof(float));
+  std::memcpy(segment_.handed_on(place_.stage) + size_t{first_row} * width, x, size_t{rows} * width * sizeof(float));
   if (!meet()) return false;
   auto& progress = segment_.header().progress[place_.stage];
-  if (part == 0) segment_.advance(progress.parts, progress.sleepers);
+  if (place_.tensor_rank == 0 && thread == 0) segment_.advance(progress.parts, progress.sleepers);
   return true;
 }
 

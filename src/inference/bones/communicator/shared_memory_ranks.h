@@ -1,7 +1,7 @@
 // The communicator of ranks that share a segment (rank_segment.h). One per rank; the segment outlives it.
 // Cost of a sum: with two ranks, or few rows, one meeting, and every rank adds all addends for itself (of two it would
 // not read less the other way); else reduce-scatter and all-gather, two meetings and 1/ranks of the additions each.
-// Both add in rank order: the same bits.
+// Where one rank takes each row, each adds up its own, after one meeting. All add in rank order: the same bits.
 #pragma once
 #include <vector>
 
@@ -18,8 +18,12 @@ class SharedMemoryRanks final : public Communicator {
 
   RankPlace place() const override { return place_; }
   float* partial(uint32_t thread) override;
-  bool sum(uint32_t thread, uint32_t rows, uint32_t width) override;
+  bool sum(uint32_t thread, uint32_t rows, uint32_t width, Takers takers) override;
   void take_sum(uint32_t thread, uint32_t row, float* to, bool add) override;
+  Activations shared_rows() override { return segment_.shared_rows(place_.stage); }
+  bool meet() override {
+    return segment_.meet(segment_.header().tensor[place_.stage], place_.tensor_ranks * n_threads_);
+  }
   bool send_rows(uint32_t thread, const float* x, uint32_t first_row, uint32_t rows, uint32_t width) override;
   bool wait_rows(uint32_t part) override;
   void copy_rows(uint32_t thread, float* x, uint32_t first_row, uint32_t rows, uint32_t width) override;
@@ -33,7 +37,6 @@ class SharedMemoryRanks final : public Communicator {
     uint32_t width = 0;   // of its last one, and where its rows are: a total, or all addends
     bool in_total = false;
   };
-  bool meet() { return segment_.meet(segment_.header().tensor[place_.stage], place_.tensor_ranks * n_threads_); }
   uint32_t share(uint32_t total, uint32_t thread) const {
     return static_cast<uint32_t>(uint64_t{total} * thread / n_threads_);
   }

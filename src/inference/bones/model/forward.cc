@@ -1,3 +1,4 @@
+// One pass through the model: over 500 lines because its phases share one thread's state and rules of who may write.
 #include "inference/bones/model/forward.h"
 
 #include <algorithm>
@@ -13,11 +14,14 @@ namespace tie::bones {
 // One thread's walk through the layers. Phases end at a barrier; within a phase threads write disjoint parts. Usually
 // the threads divide the columns of every matrix. In a larger batch each takes its own rows instead ("apart"): what it
 // reads it has written itself, in its own caches, and only attention needs barriers; in a large batch of short rows
-// each takes whole sequences, and no layer has a barrier (row_shares.h).
+// each takes whole sequences, and no layer has a barrier (row_shares.h). Over tensor ranks a larger batch's residual
+// stream is cut by tiles of rows: a thread adds up, norms and rounds the rows that it keeps, and the stage shares what
+// they were rounded to.
 class Pass {
  public:
   struct Plan {
     RowShares rows;
+    bool keep_rows = false;
     AttentionPlan attention;
   };
 
@@ -40,8 +44,9 @@ class Pass {
         first_row_(apart_ ? plan.rows.first_row(thread) : 0),
         n_rows_(apart_ ? plan.rows.first_row(thread + 1) - first_row_ : rows_),
         items_(item_share(plan)),
+        keep_rows_(plan.keep_rows),
         heads_by_item_(!split_ && (whole_ || !apart_) && ws_.items.size() == batch.sequences.size() * c_.n_kv_heads),
-        in_(own_rows(ws_.in_acts)),
+        in_(keep_rows_ ? shared_in() : own_rows(ws_.in_acts)),
         attention_in_(own_rows(ws_.attention_acts)),
         ffn_(own_rows(ws_.ffn_acts)) {}
 
@@ -51,9 +56,8 @@ class Pass {
     for (uint32_t i = 0; i < c_.n_layers; ++i)
       if (!attention(i) || !feed_forward(i)) return false;
     if (apart_) barrier();
-    if (!s_.shard.last_stage) return ranks_->send_rows(thread_, ws_.x, place_.first_row, rows_, c_.n_embd);
-    logits();
-    return true;
+    if (keep_rows_) add_projected(residual_rows());
+    return s_.shard.last_stage ? logits() : hand_on();
   }
 
  private:
@@ -99,6 +103,29 @@ class Pass {
     if (!whole_) barrier();
   }
 
+  // Among the threads of all tensor ranks.
+  uint32_t stage_part() const { return ranks_->place().tensor_rank * n_threads_ + thread_; }
+  uint32_t stage_parts() const { return ranks_->place().tensor_ranks * n_threads_; }
+  // The rows, whole tiles of them, that parts [first, last) of the stage keep.
+  Range kept_by(uint32_t first, uint32_t last) const {
+    const RowShares kept{.rows = rows_, .tile_rows = in_.rows_per_tile, .n_threads = stage_parts()};
+    return {kept.first_row(first), kept.first_row(last)};
+  }
+  // The rows whose residual stream is this thread's to change.
+  Range residual_rows() const {
+    if (keep_rows_) return kept_by(stage_part(), stage_part() + 1);
+    const Range mine = own_share(n_rows_);
+    return {first_row_ + mine.first, first_row_ + mine.last};
+  }
+  Takers takers() const { return keep_rows_ ? Takers::kOneRank : Takers::kEveryRank; }
+  Activations shared_in() const {
+    const Activations& shape = ws_.in_acts;
+    Activations in = ranks_->shared_rows();
+    in.rows = shape.rows, in.rows_per_tile = shape.rows_per_tile, in.group = shape.group;
+    in.want_codes = shape.want_codes, in.want_f32 = shape.want_f32;
+    return in;
+  }
+
   bool divided() const { return ranks_ != nullptr && ranks_->place().tensor_ranks > 1; }
 
   // The rotary angles and the first residual stream: embeddings, or what the stage before hands over.
@@ -134,13 +161,15 @@ class Pass {
       if (c_.embedding_scale != 1.0f)
         for (uint32_t i = 0; i < c_.n_embd; ++i) x[i] *= c_.embedding_scale;
     }
+    Range mine{share(rows_, thread_), share(rows_, thread_ + 1)};
     if (divided()) {
-      if (!ranks_->sum(thread_, rows_, c_.n_embd)) return false;
-      for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row)
+      mine = residual_rows();
+      if (!ranks_->sum(thread_, rows_, c_.n_embd, takers())) return false;
+      for (uint32_t row = mine.first; row < mine.last; ++row)
         ranks_->take_sum(thread_, row, ws_.x + size_t{row} * c_.n_embd, false);
     }
     for (const EmbeddingRow& given : batch_.embeddings)
-      if (given.row >= share(rows_, thread_) && given.row < share(rows_, thread_ + 1))
+      if (given.row >= mine.first && given.row < mine.last)
         std::memcpy(ws_.x + size_t{given.row} * c_.n_embd, given.values, c_.n_embd * sizeof(float));
     return true;
   }
@@ -157,12 +186,22 @@ class Pass {
     norm_quantize(k_, x, k, weight, c_.norm_epsilon, own, 0, 1, scratch());
     return own;
   }
-  const Activations& normed_input(const float* weight) {
-    return quantised(ws_.x, c_.n_embd, weight, in_, scratch().in_acts);
+  // Null: a rank is lost.
+  const Activations* normed_input(const float* weight) {
+    if (!keep_rows_) return &quantised(ws_.x, c_.n_embd, weight, in_, scratch().in_acts);
+    const Range mine = residual_rows();
+    for (uint32_t row = mine.first; row < mine.last; row += in_.rows_per_tile) {
+      Activations tile = rows_from(in_, row);
+      tile.rows = std::min(in_.rows_per_tile, mine.last - row);
+      add_projected({row, row + tile.rows});
+      norm_quantize(k_, ws_.x + size_t{row} * c_.n_embd, c_.n_embd, weight, c_.norm_epsilon, tile, 0, 1, scratch());
+    }
+    owed_ = {};
+    return ranks_->meet() ? &in_ : nullptr;
   }
 
   // x += out, or with a post norm x += norm(out). `acts` is the quantised input of w. Over ranks, each computes the
-  // addend of its own inputs. False: a rank is lost.
+  // addend of its own inputs; kept rows are added to when the next norm wants them. False: a rank is lost.
   bool project(const PackedMatrix& w, const Activations& acts, const float* post_norm) {
     const bool in_place = !divided() && !post_norm;
     float* out = divided() ? ranks_->partial(thread_) : post_norm ? ws_.projected : ws_.x;
@@ -170,22 +209,29 @@ class Pass {
     linear(k_, {&target, 1}, acts, part(), parts(), scratch().matmul);
     if (!divided())
       barrier_of_shared_rows();
-    else if (!ranks_->sum(thread_, rows_, c_.n_embd))
+    else if (!ranks_->sum(thread_, rows_, c_.n_embd, takers()))
       return false;
     if (in_place) return true;
-    const Range mine = own_share(n_rows_);
-    for (uint32_t row = first_row_ + mine.first; row < first_row_ + mine.last; ++row) {
+    owed_ = {true, post_norm};
+    if (keep_rows_) return true;
+    add_projected(residual_rows());
+    owed_ = {};
+    barrier_of_shared_rows();
+    return true;
+  }
+
+  // What project() owes to the residual stream.
+  void add_projected(Range rows) {
+    for (uint32_t row = rows.first; row < rows.last && owed_.any; ++row) {
       const size_t at = size_t{row} * c_.n_embd;
-      if (!post_norm) {
+      if (!owed_.post_norm) {
         ranks_->take_sum(thread_, row, ws_.x + at, true);
         continue;
       }
       float* y = ws_.projected + at;
       if (divided()) ranks_->take_sum(thread_, row, y, false);
-      k_.scale_mul_add(ws_.x + at, y, k_.rms_scale(y, c_.n_embd, c_.norm_epsilon), post_norm, c_.n_embd);
+      k_.scale_mul_add(ws_.x + at, y, k_.rms_scale(y, c_.n_embd, c_.norm_epsilon), owed_.post_norm, c_.n_embd);
     }
-    barrier_of_shared_rows();
-    return true;
   }
 
   // Bias, norm, rotation and scale of one head.
@@ -252,11 +298,12 @@ class Pass {
     const LayerWeights& w = s_.layers[layer];
     const bool local = c_.layer_is_local(s_.shard.first_layer + layer);
     const uint32_t nq = c_.n_heads * c_.head_dim, nkv = c_.n_kv_heads * c_.head_dim;
-    const Activations& in = normed_input(w.attention_norm);
+    const Activations* in = normed_input(w.attention_norm);
+    if (!in) return false;
     const size_t row0 = first_row_;
     const LinearTarget qkv[3] = {
         {w.q, ws_.q + row0 * nq, nq}, {w.k, ws_.k + row0 * nkv, nkv}, {w.v, ws_.v + row0 * nkv, nkv}};
-    linear(k_, qkv, in, part(), parts(), scratch().matmul);
+    linear(k_, qkv, *in, part(), parts(), scratch().matmul);
     barrier_of_shared_rows();
     if (!heads_by_item_) finish_heads(w, layer, local);
     const AttentionLayer at{layer, local ? c_.sliding_window : 0, c_.attention_soft_cap};
@@ -295,7 +342,7 @@ class Pass {
   // Each thread prepares the inputs of every n-th expert, then all share each expert's columns, beginning at different
   // ones so that the rounding of shares evens out.
   bool expert_feed_forward(const LayerWeights& w) {
-    const Activations& in = normed_input(w.ffn_norm);
+    const Activations& in = quantised(ws_.x, c_.n_embd, w.ffn_norm, in_, scratch().in_acts);  // never kept by rows
     choose_experts(w.experts, in);
     auto& groups = s_.experts.groups();
     const bool one_row = rows_ == 1;
@@ -334,7 +381,7 @@ class Pass {
       s_.experts.combine(c_, row, to);
     }
     if (divided()) {
-      if (!ranks_->sum(thread_, rows_, c_.n_embd)) return false;
+      if (!ranks_->sum(thread_, rows_, c_.n_embd, Takers::kEveryRank)) return false;
       for (uint32_t row = share(rows_, thread_); row < share(rows_, thread_ + 1); ++row)
         ranks_->take_sum(thread_, row, ws_.x + size_t{row} * c_.n_embd, true);
     }
@@ -345,31 +392,68 @@ class Pass {
   bool feed_forward(uint32_t layer) {
     const LayerWeights& w = s_.layers[layer];
     if (w.experts.router.n != 0) return expert_feed_forward(w);
-    gated(k_, w.gate, w.up, c_.activation == Activation::kGeluTanh, normed_input(w.ffn_norm), ffn_, part(), parts(),
-          scratch());
+    const Activations* in = normed_input(w.ffn_norm);
+    if (!in) return false;
+    gated(k_, w.gate, w.up, c_.activation == Activation::kGeluTanh, *in, ffn_, part(), parts(), scratch());
     barrier_of_shared_rows();
     return project(w.down, ffn_, w.post_ffn_norm);
   }
 
-  void logits() {
-    const auto n = static_cast<uint32_t>(batch_.logit_rows.size());
-    if (n == 0) return;
-    for (uint32_t i = share(n, thread_); i < share(n, thread_ + 1); ++i)
-      std::memcpy(ws_.head_in + size_t{i} * c_.n_embd, ws_.x + size_t{batch_.logit_rows[i]} * c_.n_embd,
-                  c_.n_embd * sizeof(float));
+  // What the next stage begins with: each thread hands on the rows that it keeps, or a share of those all ranks have.
+  bool hand_on() {
+    const auto row = [this](uint32_t part) { return static_cast<uint32_t>(uint64_t{rows_} * part / stage_parts()); };
+    const Range mine = keep_rows_ ? residual_rows() : Range{row(stage_part()), row(stage_part() + 1)};
+    return ranks_->send_rows(thread_, ws_.x + size_t{mine.first} * c_.n_embd, place_.first_row + mine.first,
+                             mine.last - mine.first, c_.n_embd);
+  }
+
+  // The rows that want logits, side by side in every rank. Of kept rows one rank adds its own and the others zeros.
+  bool gather_head_rows(uint32_t n) {
+    const size_t width = c_.n_embd;
+    const Range share_of_rows{share(n, thread_), share(n, thread_ + 1)};
+    if (keep_rows_) {
+      const Range mine = residual_rows(), rank = kept_by(stage_part() - thread_, stage_part() - thread_ + n_threads_);
+      float* to = ranks_->partial(thread_);
+      for (uint32_t i = 0; i < n; ++i) {
+        const uint32_t row = batch_.logit_rows[i];
+        if (row >= mine.first && row < mine.last)
+          std::memcpy(to + i * width, ws_.x + row * width, width * sizeof(float));
+        else if ((row < rank.first || row >= rank.last) && i >= share_of_rows.first && i < share_of_rows.last)
+          std::fill_n(to + i * width, width, 0.0f);
+      }
+      if (!ranks_->sum(thread_, n, c_.n_embd, Takers::kEveryRank)) return false;
+    }
+    for (uint32_t i = share_of_rows.first; i < share_of_rows.last; ++i) {
+      float* to = ws_.head_in + i * width;
+      if (keep_rows_)
+        ranks_->take_sum(thread_, i, to, false);
+      else
+        std::memcpy(to, ws_.x + batch_.logit_rows[i] * width, width * sizeof(float));
+    }
     barrier();
+    return true;
+  }
+
+  bool logits() {
+    const auto n = static_cast<uint32_t>(batch_.logit_rows.size());
+    if (n == 0) return true;
+    if (!gather_head_rows(n)) return false;
     norm_quantize(k_, ws_.head_in, c_.n_embd, s_.output_norm, c_.norm_epsilon, ws_.head_acts, thread_, n_threads_,
                   scratch());
     barrier();
     float* out = s_.logits + place_.first_logit_row * s_.logits_stride + s_.shard.first_vocab;
     const LinearTarget target{s_.output, out, s_.logits_stride};
     linear(k_, {&target, 1}, ws_.head_acts, thread_, n_threads_, scratch().matmul);
-    if (c_.logit_soft_cap <= 0.0f) return find_best(out, columns_of(s_.output, thread_, n_threads_));
+    if (c_.logit_soft_cap <= 0.0f) {
+      find_best(out, columns_of(s_.output, thread_, n_threads_));
+      return true;
+    }
     barrier();
     const ColumnRange mine{share(c_.n_vocab, thread_), share(c_.n_vocab, thread_ + 1)};
     for (uint32_t i = 0; i < n; ++i)
       k_.soft_cap(out + i * s_.logits_stride + mine.first, c_.logit_soft_cap, mine.last - mine.first);
     find_best(out, mine);
+    return true;
   }
 
   // In the columns that this thread has just written; forward() or the leader merges them.
@@ -403,7 +487,12 @@ class Pass {
   const bool apart_, whole_;
   const uint32_t first_row_, n_rows_;
   const ItemShare items_;
-  const bool heads_by_item_;             // whoever takes an item of attention finishes its heads: a barrier less
+  const bool keep_rows_;
+  const bool heads_by_item_;  // whoever takes an item of attention finishes its heads: a barrier less
+  struct {
+    bool any = false;
+    const float* post_norm = nullptr;
+  } owed_;
   Activations in_, attention_in_, ffn_;  // of those rows
 };
 
@@ -437,6 +526,9 @@ bool Model::State::run_part(const Batch& batch, const KvPool& kv, PartPlace plac
     shape_activations(*kernels, *acts, rows, want_codes, want_f32);
     if (plan.rows.apart) acts->rows_per_tile = plan.rows.tile_rows;
   }
+  const uint32_t tensor_ranks = options.ranks ? options.ranks->place().tensor_ranks : 1;
+  plan.keep_rows = tensor_ranks > 1 && config.n_experts == 0 && rows > kSmallBatchRows &&
+                   ws.in_acts.tiles() >= 2 * tensor_ranks * n_threads;
   plan.attention = plan_attention(ws, config, batch, n_threads, !plan.rows.whole);
   if (plan.attention.split) plan.rows.whole = false;  // few heads: all threads attend to every sequence
   std::atomic<bool> complete{true};

@@ -20,6 +20,8 @@ struct UnmapMemory {
 // Hands out aligned pieces of one allocation: first pass (no memory) counts, second pass gives pointers.
 class Arena {
  public:
+  Arena() = default;
+  explicit Arena(std::byte* start) : start_(start) {}  // over memory that is somebody else's
   template <typename T>
   T* take(size_t count) {
     const size_t at = used_;
