@@ -1,6 +1,7 @@
 """`tie` in the terminal against the real node."""
 import json
 import os
+import re
 import subprocess
 
 import support
@@ -54,6 +55,17 @@ def test_a_question_without_quotes_is_told_so(node):
 def test_a_message_that_does_not_fit_is_not_kept_and_the_way_out_is_named(node):
     done = node.tie("chat", "--max-tokens", "4", input="Hello\n" + "word " * 9000 + "\nHello again\n/exit\n")
     assert done.returncode == 0 and "8192" in done.stderr and "/clear" in done.stderr and done.stderr.count("from the cache") == 2, done.stderr
+
+
+def test_a_turn_that_comes_at_once_waits_for_what_the_long_one_before_it_leaves(node):
+    long = "alpha beta gamma delta epsilon " * 400
+    for _ in range(3):  # the node waits for 2 s at most: too little on a machine that is very busy
+        done = node.tie("chat", "--max-tokens", "8", "--temperature", "0", "--stats", input=f"{long}\nhi\n/exit\n")
+        reused = [int(n) for n in re.findall(r"(\d+) from cache", done.stderr)]
+        assert done.returncode == 0 and len(reused) == 2 and reused[0] == 0, done.stderr
+        if reused[1] >= 1900:
+            return
+    raise AssertionError(f"the second turn took over {reused[1]} tokens")
 
 
 def test_where_no_node_is_the_operators_commands_say_so_with_their_own_exit_code(node, tmp_path):
