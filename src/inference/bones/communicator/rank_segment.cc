@@ -27,7 +27,7 @@ constexpr uint32_t kMostSlices = 1200;  // a peer that lives but has not come fo
 // more than there: the long waits of a prompt put ranks to sleep, and the first steps after it should not inherit that.
 // The most is about a millisecond: where heads do not divide evenly a rank waits half of that in every layer of a
 // prompt, and whoever waits for one that has to wake loses 3 % of the prompt.
-constexpr uint32_t kLeastSpins = 500, kMostSpins = 60000, kSpinsRegained = 2000;
+constexpr uint32_t kLeastSpins = 500, kMostSpins = 60000, kSpinsRegained = 10000;
 thread_local uint32_t patience = kMostSpins;
 
 void relax() {
