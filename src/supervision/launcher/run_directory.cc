@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMarker = "tie node run directory\n";
-constexpr int kMaxLockAttempts = 64;
+constexpr int kMaxAttempts = 64;
 // The longest name below the run directory with a model name of 48 bytes, or a fixed socket twice.
 constexpr size_t kLongestSocketName = 1 + 18 + 1 + 18 + 5;
 
@@ -89,7 +89,9 @@ void empty_but_lock(const std::string& path) {
 
 bool is_in_memory(const std::string& path) {
   struct statfs st{};
-  if (::statfs(nearest_existing(path).c_str(), &st) != 0) return false;
+  // What existed may be gone when it is asked: a node that ends removes its folder.
+  for (int attempt = 0; ::statfs(nearest_existing(path).c_str(), &st) != 0; ++attempt)
+    if (errno != ENOENT || attempt == kMaxAttempts) return false;
   return st.f_type == TMPFS_MAGIC || static_cast<unsigned long>(st.f_type) == RAMFS_MAGIC;
 }
 
@@ -128,7 +130,7 @@ Result<RunDirectory> RunDirectory::create(const std::string& path) {
   fs::create_directories(fs::path(path).parent_path(), error);
   RunDirectory out;
   for (int attempt = 0; !out.lock_; ++attempt) {
-    if (attempt == kMaxLockAttempts)
+    if (attempt == kMaxAttempts)
       return fail(Code::kAlreadyExists, path + " is being taken and let go by other nodes; try again");
     TIE_TRY(out.lock_, take_lock(path));
   }
