@@ -10,7 +10,8 @@ constexpr size_t kMaxBodyBytes =
     (10 << 20) - (64 << 10);  // framed and padded request; leaves room for the seals in the node's 10 MiB
 constexpr int kStreamWindowBytes = 1 << 20;  // what the node may send ahead of this client
 constexpr int kMaxIncomingMessageBytes = 4 << 20;
-constexpr int64_t kSilenceMs = 15'000;  // of a stream, before the client asks whether the node still lives
+constexpr int kConnectTimeoutMs = 5'000;  // of one attempt: a distant or busy node takes its time to answer
+constexpr int64_t kSilenceMs = 15'000;    // of a stream, before the client asks whether the node still lives
 constexpr int64_t kAliveTimeoutMs = 5'000;
 constexpr int64_t kAfterFinalWaitMs = 2'000;      // for the node's trailers, once the authenticated end is here
 constexpr int64_t kAttestationMarginMs = 30'000;  // a key this close to its expiry is not used any more

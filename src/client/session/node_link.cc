@@ -14,7 +14,7 @@ std::shared_ptr<grpc::Channel> open_channel(const std::string& node) {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);     // our retry rule needs a fresh key each time
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);  // an environment variable must not lead the traffic elsewhere
-  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectTimeoutMs);  // that is what it bounds, whatever its name
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
   args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS,

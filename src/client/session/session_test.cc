@@ -1,6 +1,11 @@
 #include "client/session/session.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <set>
 #include <thread>
@@ -9,6 +14,7 @@
 #include "base/clock.h"
 #include "client/session/request_body.h"
 #include "client/session/testing/fake_node.h"
+#include "os/fd.h"
 
 namespace tie::client {
 namespace {
@@ -326,6 +332,64 @@ TEST(Session, SaysWhereItLookedWhenNobodyAnswers) {
   EXPECT_EQ(heard.error.code, Code::kNotReady);
   EXPECT_NE(heard.error.message.find("127.0.0.1:1"), std::string::npos) << heard.error.message;
   EXPECT_NE(heard.error.message.find("./dev up"), std::string::npos);
+}
+
+// Takes a connection and says nothing for a while, then passes everything on to `node`.
+class SlowWay {
+ public:
+  explicit SlowWay(const std::string& node) : door_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in own = loopback(0);
+    socklen_t size = sizeof own;
+    EXPECT_EQ(::bind(door_.get(), reinterpret_cast<sockaddr*>(&own), size), 0);
+    EXPECT_EQ(::listen(door_.get(), 16), 0);
+    EXPECT_EQ(::getsockname(door_.get(), reinterpret_cast<sockaddr*>(&own), &size), 0);
+    port_ = ntohs(own.sin_port);
+    relay_ = std::jthread([this, to = std::stoi(node.substr(node.rfind(':') + 1))](std::stop_token stop) {
+      while (!stop.stop_requested()) {
+        pollfd waiting{door_.get(), POLLIN, 0};
+        if (::poll(&waiting, 1, 20) == 1) serve(os::Fd(::accept(door_.get(), nullptr, nullptr)), to, stop);
+      }
+    });
+  }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+  static constexpr int kDelayMs = 1'500;  // longer than gRPC's longest pause between attempts
+
+ private:
+  static sockaddr_in loopback(int port) {
+    sockaddr_in out{};
+    out.sin_family = AF_INET;
+    out.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    out.sin_port = htons(static_cast<uint16_t>(port));
+    return out;
+  }
+  static void serve(os::Fd client, int to, const std::stop_token& stop) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(kDelayMs));
+    os::Fd node(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const sockaddr_in there = loopback(to);
+    if (::connect(node.get(), reinterpret_cast<const sockaddr*>(&there), sizeof there) != 0) return;
+    std::vector<char> buffer(1 << 16);
+    while (!stop.stop_requested()) {
+      pollfd both[2] = {{client.get(), POLLIN, 0}, {node.get(), POLLIN, 0}};
+      ::poll(both, 2, 20);
+      for (int i = 0; i < 2; ++i) {
+        if (both[i].revents == 0) continue;
+        const ssize_t got = ::read(both[i].fd, buffer.data(), buffer.size());
+        if (got <= 0 || ::write(both[1 - i].fd, buffer.data(), static_cast<size_t>(got)) != got) return;
+      }
+    }
+  }
+
+  os::Fd door_;
+  int port_ = 0;
+  std::jthread relay_;
+};
+
+TEST(Session, ReachesANodeThatTakesItsTimeToAnswerAConnection) {
+  FakeNode node(testing::echo_script);
+  SlowWay way(node.address());
+  auto session = Session::open_with({.node = way.address()}, testing::trusting_verifier());
+  const Heard heard = hear(*session, question("a"));
+  EXPECT_TRUE(heard.complete) << heard.error.message;
 }
 
 TEST(Session, SealsNothingToANodeThatThePolicyRefuses) {

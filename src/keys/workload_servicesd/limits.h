@@ -21,6 +21,7 @@ constexpr size_t kMaxOperatorConnections = 4;
 constexpr int64_t kGenerateWaitMs = 10'000;  // an operator who asked for a fresh key
 constexpr int64_t kFrameDeadlineMs = 5'000;  // from a frame's first byte to its last, and for the answer
 
+constexpr int kConnectTimeoutMs = 5'000;         // of one attempt to reach key_protectiond on a busy machine
 constexpr int64_t kKeyServiceTimeoutMs = 5'000;  // each call to key_protectiond
 constexpr size_t kMaxKeyPages = 100;             // of key_protectiond's enumeration
 constexpr int64_t kHeartbeatMs = 30'000;
