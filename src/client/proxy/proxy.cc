@@ -86,34 +86,38 @@ void Proxy::handle(const HttpRequest& request, HttpReply& reply) {
   add_headers(reply);
 }
 
-std::string_view Proxy::without_last_slash(std::string_view path) {
+Proxy::Address Proxy::address_of(std::string_view path) {
   if (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
-  return path;
+  const Place place = path == "/"                       ? Place::kWelcome
+                      : path == "/healthz"              ? Place::kHealth
+                      : path == "/v1/chat/completions"  ? Place::kChat
+                      : path == "/v1/completions"       ? Place::kCompletions
+                      : path == kModelsPath             ? Place::kModels
+                      : path.starts_with("/v1/models/") ? Place::kModel
+                                                        : Place::kNone;
+  return {place, path};
 }
 
 bool Proxy::exists(std::string_view path) {
-  path = without_last_slash(path);
-  return path == "/" || path == "/healthz" || path == "/v1/chat/completions" || path == "/v1/completions" ||
-         path == kModelsPath || path.starts_with("/v1/models/");
+  return address_of(path).place != Place::kNone;
 }
 
 void Proxy::route(const HttpRequest& request, HttpReply& reply) {
-  bool get = request.method == "GET" || request.method == "HEAD";
-  std::string_view path = without_last_slash(request.path);
-  bool chat = path == "/v1/chat/completions", text = path == "/v1/completions";
-  bool models = path == kModelsPath, model = path.starts_with("/v1/models/");
-  if ((chat || text) && request.method == "POST") return answer(chat, request, reply);
-  if (models && get) return list_models(reply);
-  if (model && get) return show_model(std::string(path.substr(kModelsPath.size() + 1)), reply);
-  if (path == "/healthz" && get) return health(reply);
-  if (path == "/" && get) {
+  const bool get = request.method == "GET" || request.method == "HEAD";
+  const auto [place, path] = address_of(request.path);
+  const bool answers = place == Place::kChat || place == Place::kCompletions;
+  if (answers && request.method == "POST") return answer(place == Place::kChat, request, reply);
+  if (place == Place::kModels && get) return list_models(reply);
+  if (place == Place::kModel && get) return show_model(std::string(path.substr(kModelsPath.size() + 1)), reply);
+  if (place == Place::kHealth && get) return health(reply);
+  if (place == Place::kWelcome && get) {
     reply.content_type = "text/plain; charset=utf-8";
     reply.body = kWelcome;
     return;
   }
   std::string shown(path.substr(0, 200));
-  if (chat || text || models || model || path == "/healthz") {
-    reply.headers.emplace_back("Allow", chat || text ? "POST" : "GET");
+  if (place != Place::kNone && place != Place::kWelcome) {
+    reply.headers.emplace_back("Allow", answers ? "POST" : "GET");
     return give_error(
         {Code::kBadRequest, request.method + " is not allowed on " + shown + ".", {}, "method_not_allowed", 405},
         reply);

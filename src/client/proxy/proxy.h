@@ -31,7 +31,12 @@ class Proxy {
 
  private:
   void route(const HttpRequest& request, HttpReply& reply);
-  static std::string_view without_last_slash(std::string_view path);
+  enum class Place { kNone, kWelcome, kHealth, kChat, kCompletions, kModels, kModel };
+  struct Address {
+    Place place;
+    std::string_view path;  // without a last slash
+  };
+  static Address address_of(std::string_view path);
   void answer(bool chat, const HttpRequest& request, HttpReply& reply);
   void list_models(HttpReply& reply);
   void show_model(const std::string& name, HttpReply& reply);

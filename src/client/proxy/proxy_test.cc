@@ -385,7 +385,9 @@ TEST_F(ProxyTest, ADrainLetsARunningAnswerEndAndTakesNoOther) {
     asked = true;
     auto refused = httplib::Client("127.0.0.1", proxy->port()).Get("/healthz");
     EXPECT_TRUE(refused && refused->status == 503 && refused->has_header("Retry-After"));
-    if (refused) EXPECT_NE(refused->body.find("being stopped"), std::string::npos) << refused->body;
+    if (refused) {
+      EXPECT_NE(refused->body.find("being stopped"), std::string::npos) << refused->body;
+    }
     release = true;
     return false;
   });

@@ -81,7 +81,6 @@ class OwnerServer {
   const std::string instance_id_ = random_hex(8);
   std::string models_folder_;            // empty: none is served
   std::map<std::string, os::Fd> doors_;  // by model; run()'s thread alone once it runs
-  bool told_ = false;                    // that one could not be made
   std::mutex mutex_;
   std::list<std::unique_ptr<Connection>> connections_;
 };

@@ -27,6 +27,7 @@ constexpr uint32_t kMostSlices = 1200;  // a peer that lives but has not come fo
 // more than there: the long waits of a prompt put ranks to sleep, and the first steps after it should not inherit that.
 // The most is about a millisecond: where heads do not divide evenly a rank waits half of that in every layer of a
 // prompt, and whoever waits for one that has to wake loses 3 % of the prompt.
+constexpr int64_t kFollowerSpinUs = 200;  // a decode step follows within microseconds
 constexpr uint32_t kLeastSpins = 500, kMostSpins = 60000, kSpinsRegained = 10000;
 thread_local uint32_t patience = kMostSpins;
 
@@ -205,12 +206,38 @@ void RankSegment::advance(std::atomic<uint32_t>& word, std::atomic<uint32_t>& sl
   if (sleepers.load(std::memory_order_seq_cst) != 0) futex_wake_all(word);
 }
 
-bool RankSegment::wait_for_step(uint32_t seen, uint32_t spin_us) {
+void RankSegment::begin_step() {
+  advance(header().epoch, header().followers_asleep);
+}
+
+Result<void> RankSegment::end_step() {
+  if (meet(header().world, limits_.grid.count())) return {};
+  return tie::fail(Code::kRuntimeLost, "a rank of the model is lost");
+}
+
+void RankSegment::stop() {
+  header().stop.store(1);
+  begin_step();
+}
+
+Result<void> RankSegment::follow(const std::function<Result<void>()>& run) {
+  for (uint32_t epoch = 0; wait_for_step(epoch); ++epoch) {
+    auto ran = run();
+    if (ran) ran = end_step();
+    if (ran) continue;
+    fail();  // whoever cannot take part must not be waited for
+    return ran;
+  }
+  if (header().stop.load() != 0) return {};
+  return tie::fail(Code::kRuntimeLost, "a rank of the model is lost");
+}
+
+bool RankSegment::wait_for_step(uint32_t seen) {
   SegmentHeader& h = header();
   auto done = [&] {
     return h.epoch.load(std::memory_order_acquire) != seen || h.stop.load() != 0 || h.failed.load() != 0;
   };
-  const int64_t until = monotonic_us() + spin_us;
+  const int64_t until = monotonic_us() + kFollowerSpinUs;
   for (uint32_t i = 1; !done(); ++i) {
     relax();
     if (i % 64 == 0 && monotonic_us() >= until) break;

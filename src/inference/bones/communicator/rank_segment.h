@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -95,8 +96,14 @@ class RankSegment {
   // Waits until `word` satisfies at_least; false when the team has failed.
   bool wait_at_least(std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepers, uint32_t at_least);
   void advance(std::atomic<uint32_t>& word, std::atomic<uint32_t>& sleepers);
-  // Followers: returns the new epoch, or nothing when told to stop or when the team has failed.
-  bool wait_for_step(uint32_t seen, uint32_t spin_us);
+  // The leader: lets the followers begin the step that lies here; meets them when it is done (kRuntimeLost: the team
+  // has failed); ends their lives.
+  void begin_step();
+  Result<void> end_step();
+  void stop();
+  // A follower's life: does every step by `run` and meets the others after it. Ok: told to stop. An error of `run` is
+  // the team's end, and what this returns; kRuntimeLost: another's was.
+  Result<void> follow(const std::function<Result<void>()>& run);
   // Fails every wait of every rank, now and later.
   void fail();
   // Looks at the peers as well, so that an idle leader notices a death.
@@ -129,6 +136,8 @@ class RankSegment {
   RankSegment() = default;
   size_t lay_out(const RankLimits& limits);
   uint32_t best_lists() const { return limits_.grid.tensor_ranks * limits_.threads_per_rank; }
+  // False: told to stop, or the team has failed.
+  bool wait_for_step(uint32_t seen);
   size_t row_floats() const { return size_t{limits_.max_batch_rows} * limits_.n_embd; }
   template <typename T>
   T* at(size_t offset) {

@@ -9,8 +9,6 @@
 namespace tie::bones {
 namespace {
 
-constexpr uint32_t kFollowerSpinUs = 200;  // a decode step follows within microseconds
-
 Result<void> check_limits(RankSegment& segment, const ModelConfig& whole, const ModelOptions& options) {
   const RankLimits &limits = segment.limits(), wanted = rank_limits(whole, limits.grid, options);
   if (std::memcmp(&limits, &wanted, sizeof limits) != 0)
@@ -66,10 +64,7 @@ Result<RankLeader> RankLeader::attach(RankMemory memory, ModelOptions options) {
 }
 
 RankLeader::~RankLeader() {
-  if (!memory_.segment) return;
-  SegmentHeader& header = memory_.segment->header();
-  header.stop.store(1);
-  memory_.segment->advance(header.epoch, header.followers_asleep);
+  if (memory_.segment) memory_.segment->stop();
 }
 
 Result<void> RankLeader::publish(const Batch& batch, const KvPool& kv) {
@@ -88,10 +83,9 @@ Result<Logits> RankLeader::forward(const Batch& batch, const KvPool& kv) {
     return fail(Code::kBadRequest, "a batch has more embeddings than rows");
   if (s.failed()) return fail(Code::kRuntimeLost, "a rank of the model is lost");
   TIE_CHECK_OK(publish(batch, kv));
-  s.advance(s.header().epoch, s.header().followers_asleep);
+  s.begin_step();
   TIE_TRY(Logits logits, model_->forward(batch, kv));
-  if (!s.meet(s.header().world, s.limits().grid.count()))
-    return fail(Code::kRuntimeLost, "a rank of the model is lost");
+  TIE_CHECK_OK(s.end_step());
   logits.best = model_->merge_best(batch);
   return logits;
 }
@@ -100,21 +94,12 @@ Result<void> follow(RankMemory memory, uint32_t rank, ModelOptions options) {
   TIE_TRY(Rank self, attach_rank(memory, rank, options));
   RankSegment& s = *memory.segment;
   PublishedStep step;
-  for (uint32_t epoch = 0; s.wait_for_step(epoch, kFollowerSpinUs); ++epoch) {
-    auto ran = [&]() -> Result<void> {
-      TIE_CHECK_OK(step.read(s, self.model.config()));
-      TIE_TRY(const KvPool kv, pool_in(memory.kv, step));
-      TIE_TRY([[maybe_unused]] Logits logits, self.model.forward(step.batch(), kv));
-      if (!s.meet(s.header().world, s.limits().grid.count()))
-        return fail(Code::kRuntimeLost, "a rank of the model is lost");
-      return {};
-    }();
-    if (ran) continue;
-    s.fail();  // whoever cannot take part must not be waited for
-    return ran;
-  }
-  if (s.header().stop.load() != 0) return {};
-  return fail(Code::kRuntimeLost, "a rank of the model is lost");
+  return s.follow([&]() -> Result<void> {
+    TIE_CHECK_OK(step.read(s, self.model.config()));
+    TIE_TRY(const KvPool kv, pool_in(memory.kv, step));
+    TIE_TRY([[maybe_unused]] Logits logits, self.model.forward(step.batch(), kv));
+    return {};
+  });
 }
 
 }  // namespace tie::bones

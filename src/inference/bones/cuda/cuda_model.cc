@@ -8,6 +8,7 @@
 #include "inference/bones/kernels/cuda/gemm.h"
 #include "inference/bones/kernels/cuda/sampling.h"
 #include "inference/bones/model/batch_check.h"
+#include "inference/bones/model/micro_batch.h"
 
 namespace tie::bones::cuda {
 namespace {
@@ -277,15 +278,13 @@ void CudaModel::State::fill_parts(const Batch& batch, StepShape& s) {
   if (options.stages) s.parts = std::clamp(s.rows / options.micro_batch_rows, 1u, options.stages->ranks());
   uint32_t n_spans = 0;
   for (uint32_t i = 0; i < s.parts; ++i) {
-    const auto first = static_cast<uint32_t>(uint64_t{s.rows} * i / s.parts),
-               last = static_cast<uint32_t>(uint64_t{s.rows} * (i + 1) / s.parts);
-    StepPart& part = parts[i] = {.first_row = first, .rows = last - first, .first_span = n_spans};
+    const RowRange rows = rows_of_part(s.rows, i, s.parts);
+    StepPart& part = parts[i] = {.first_row = rows.first, .rows = rows.last - rows.first, .first_span = n_spans};
     for (uint32_t sequence = 0; sequence < s.sequences; ++sequence) {
-      const SequenceSpan& span = batch.sequences[sequence];
-      const uint32_t from = std::max(first, span.first_row), to = std::min(last, span.first_row + span.n_rows);
-      if (from >= to) continue;
-      host.spans[n_spans++] = {from - first, to - from, span.first_position + from - span.first_row, sequence};
-      part.longest_span = std::max(part.longest_span, to - from);
+      const SequenceSpan span = span_within(batch.sequences[sequence], rows);
+      if (span.n_rows == 0) continue;
+      host.spans[n_spans++] = {span.first_row, span.n_rows, span.first_position, sequence};
+      part.longest_span = std::max(part.longest_span, span.n_rows);
     }
     part.spans = n_spans - part.first_span;
   }

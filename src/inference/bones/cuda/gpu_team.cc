@@ -9,7 +9,6 @@ namespace tie::bones::cuda {
 namespace {
 
 constexpr size_t kOrderBytes = 64;
-constexpr uint32_t kFollowerSpinUs = 200;  // a decode step follows within microseconds
 constexpr uint32_t kMostBlockTokens = 128;
 constexpr uint32_t kRehearsed = 64;  // numbers
 static_assert(sizeof(TeamOrder) <= kOrderBytes);
@@ -207,24 +206,20 @@ Result<std::unique_ptr<GpuTeamLeader>> GpuTeamLeader::attach(const DeviceTable& 
 }
 
 GpuTeamLeader::~GpuTeamLeader() {
-  SegmentHeader& header = segment_.header();
-  header.stop.store(1);
-  segment_.advance(header.epoch, header.followers_asleep);
+  segment_.stop();
 }
 
 Result<void> GpuTeamLeader::order(const TeamOrder& order, const Batch& batch) {
   if (segment_.failed()) return fail(Code::kRuntimeLost, "a rank of the model is lost");
   TIE_CHECK_OK(rank_->use_on_this_thread());
   std::memcpy(board_.data(), &order, sizeof order);
-  segment_.advance(segment_.header().epoch, segment_.header().followers_asleep);
+  segment_.begin_step();
   auto done = rank_->run(order, batch);
   if (!done) {
     segment_.fail();  // the others are in the middle of it
     return done;
   }
-  if (!segment_.meet(segment_.header().world, segment_.limits().grid.count()))
-    return fail(Code::kRuntimeLost, "a rank of the model is lost");
-  return {};
+  return segment_.end_step();
 }
 
 Result<Logits> GpuTeamLeader::forward(const Batch& batch) {
@@ -262,22 +257,12 @@ Result<void> GpuTeamLeader::copy(uint32_t to, uint32_t from) {
 
 Result<void> follow_on_gpu(GpuRank& rank, RankSegment& segment, std::span<std::byte> board) {
   PublishedStep step;
-  for (uint32_t epoch = 0; segment.wait_for_step(epoch, kFollowerSpinUs); ++epoch) {
-    auto ran = [&]() -> Result<void> {
-      TeamOrder order;
-      std::memcpy(&order, board.data(), sizeof order);
-      if (order.kind == TeamOrder::kStep) TIE_CHECK_OK(step.read(segment, rank.model().config()));
-      TIE_CHECK_OK(rank.run(order, step.batch()));
-      if (!segment.meet(segment.header().world, segment.limits().grid.count()))
-        return fail(Code::kRuntimeLost, "a rank of the model is lost");
-      return {};
-    }();
-    if (ran) continue;
-    segment.fail();  // whoever cannot take part must not be waited for
-    return ran;
-  }
-  if (segment.header().stop.load() != 0) return {};
-  return fail(Code::kRuntimeLost, "a rank of the model is lost");
+  return segment.follow([&]() -> Result<void> {
+    TeamOrder order;
+    std::memcpy(&order, board.data(), sizeof order);
+    if (order.kind == TeamOrder::kStep) TIE_CHECK_OK(step.read(segment, rank.model().config()));
+    return rank.run(order, step.batch());
+  });
 }
 
 }  // namespace tie::bones::cuda

@@ -4,26 +4,32 @@
 
 namespace tie::bones {
 
+RowRange rows_of_part(uint32_t rows, uint32_t index, uint32_t parts) {
+  return {static_cast<uint32_t>(uint64_t{rows} * index / parts),
+          static_cast<uint32_t>(uint64_t{rows} * (index + 1) / parts)};
+}
+
+SequenceSpan span_within(const SequenceSpan& span, RowRange rows) {
+  const uint32_t from = std::max(rows.first, span.first_row), to = std::min(rows.last, span.first_row + span.n_rows);
+  if (from >= to) return {};
+  return {from - rows.first, to - from, span.first_position + from - span.first_row, span.block_table};
+}
+
 void MicroBatches::reserve(uint32_t max_sequences, uint32_t max_logit_rows, uint32_t max_rows) {
   sequences_.reserve(max_sequences);
   logit_rows_.reserve(max_logit_rows);
   embeddings_.reserve(max_rows);
 }
 
-void MicroBatches::cut_sequences(const Batch& batch, uint32_t first, uint32_t last) {
+void MicroBatches::cut_sequences(const Batch& batch, RowRange rows) {
   sequences_.clear();
-  for (const SequenceSpan& span : batch.sequences) {
-    const uint32_t from = std::max(first, span.first_row), to = std::min(last, span.first_row + span.n_rows);
-    if (from < to)
-      sequences_.push_back({from - first, to - from, span.first_position + from - span.first_row, span.block_table});
-  }
+  for (const SequenceSpan& span : batch.sequences)
+    if (const SequenceSpan part = span_within(span, rows); part.n_rows > 0) sequences_.push_back(part);
 }
 
 const BatchPart& MicroBatches::part(const Batch& batch, uint32_t index, uint32_t parts) {
-  const auto rows = static_cast<uint32_t>(batch.tokens.size());
-  const auto first = static_cast<uint32_t>(uint64_t{rows} * index / parts),
-             last = static_cast<uint32_t>(uint64_t{rows} * (index + 1) / parts);
-  cut_sequences(batch, first, last);
+  const auto [first, last] = rows_of_part(static_cast<uint32_t>(batch.tokens.size()), index, parts);
+  cut_sequences(batch, {first, last});
   part_.first_row = first;
   logit_rows_.clear();
   const auto begin = std::lower_bound(batch.logit_rows.begin(), batch.logit_rows.end(), first);

@@ -14,6 +14,16 @@ struct BatchPart {
   uint32_t first_row = 0, first_logit_row = 0;  // of the whole batch
 };
 
+// Rows [first, last) of a batch.
+struct RowRange {
+  uint32_t first = 0, last = 0;
+};
+
+RowRange rows_of_part(uint32_t rows, uint32_t index, uint32_t parts);
+
+// What of a sequence lies in those rows, its rows counted from their first; n_rows 0: nothing.
+SequenceSpan span_within(const SequenceSpan& span, RowRange rows);
+
 class MicroBatches {
  public:
   void reserve(uint32_t max_sequences, uint32_t max_logit_rows, uint32_t max_rows);
@@ -21,7 +31,7 @@ class MicroBatches {
   const BatchPart& part(const Batch& batch, uint32_t index, uint32_t parts);
 
  private:
-  void cut_sequences(const Batch& batch, uint32_t first, uint32_t last);
+  void cut_sequences(const Batch& batch, RowRange rows);
 
   BatchPart part_;
   std::vector<SequenceSpan> sequences_;
