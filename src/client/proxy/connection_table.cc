@@ -4,19 +4,24 @@
 
 namespace tie::client {
 
+uint64_t ConnectionTable::arrive() {
+  std::lock_guard lock(mutex_);
+  return next_++;
+}
+
 bool ConnectionTable::enter(Place& place) {
   std::lock_guard lock(mutex_);
-  if (taken_ >= limit_) {
-    if (waiting_.empty()) return false;
+  if (taken_ >= limit_ && waiting_.empty()) return false;
+  ++taken_;
+  place.waiting = place.arrival;
+  waiting_[place.waiting] = &place;
+  if (taken_ > limit_) {
     Place& oldest = *waiting_.begin()->second;
     stop_waiting(oldest);
     oldest.sent_away = true;
     ::shutdown(oldest.socket, SHUT_RDWR);  // wakes its thread
     --taken_;
   }
-  ++taken_;
-  place.waiting = next_++;
-  waiting_[place.waiting] = &place;
   return true;
 }
 

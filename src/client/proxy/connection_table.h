@@ -12,14 +12,20 @@ class ConnectionTable {
  public:
   explicit ConnectionTable(size_t limit) : limit_(limit) {}
 
+  // A connection's number, drawn where connections are accepted, in their order: the threads that serve them begin in
+  // any.
+  uint64_t arrive();
+
   // One connection; lives on the thread that serves it.
   struct Place {
     int socket = -1;
+    uint64_t arrival = 0;
     uint64_t waiting = 0;    // its number among those that wait; 0: it does not
     bool sent_away = false;  // its socket is shut down
   };
 
-  // Takes a place, as one that waits; `place` must outlive leave(). False: every place is being served.
+  // Takes a place, as one that has waited since its arrival, so perhaps only to be sent away at once; `place` must
+  // outlive leave(). False: every place is being served.
   bool enter(Place& place);
   // Waits for its next request from now on.
   void wait(Place& place);

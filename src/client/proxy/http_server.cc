@@ -64,18 +64,22 @@ Refused judge(const httplib::Request& request) {
   return {};
 }
 
+thread_local uint64_t arrival = 0;  // of the connection that this thread serves
+
 // A thread for each connection; the number is bounded where connections are counted.
 class ConnectionThreads final : public httplib::TaskQueue {
  public:
+  explicit ConnectionThreads(ConnectionTable& connections) : connections_(connections) {}
   void enqueue(std::function<void()> serve) override {
     {
       std::lock_guard lock(mutex_);
       ++running_;
     }
+    const uint64_t number = connections_.arrive();
     try {
-      std::thread([this, serve] { run(serve); }).detach();
+      std::thread([this, number, serve] { run(number, serve); }).detach();
     } catch (const std::system_error&) {
-      run(serve);  // no thread to be had: the connection is served here, one at a time
+      run(number, serve);  // no thread to be had: the connection is served here, one at a time
     }
   }
   void shutdown() override {
@@ -84,11 +88,13 @@ class ConnectionThreads final : public httplib::TaskQueue {
   }
 
  private:
-  void run(const std::function<void()>& serve) {
+  void run(uint64_t number, const std::function<void()>& serve) {
+    arrival = number;
     serve();
     std::lock_guard lock(mutex_);
     if (--running_ == 0) idle_.notify_all();
   }
+  ConnectionTable& connections_;
   std::mutex mutex_;
   std::condition_variable idle_;
   int running_ = 0;
@@ -145,7 +151,7 @@ struct HttpServer::Impl final : httplib::Server {
   std::thread acceptor;
 
   void set_up() {
-    new_task_queue = [] { return new ConnectionThreads; };
+    new_task_queue = [this] { return new ConnectionThreads(connections); };
     set_payload_max_length(kMaxHttpBodyBytes);
     set_keep_alive_max_count(
         kMaxRequestsPerConnection);  // these two are only told to the client; serve_connection keeps them
@@ -201,7 +207,7 @@ struct HttpServer::Impl final : httplib::Server {
 
   // Overrides the library's loop over a connection's requests, so that its stream is ours.
   bool process_and_close_socket(socket_t socket) override {
-    ConnectionTable::Place place{.socket = socket};
+    ConnectionTable::Place place{.socket = socket, .arrival = arrival};
     int on = 1;
     ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     ClientStream stream(socket);
