@@ -1,12 +1,10 @@
 #include "supervision/launcher/gpu_access.h"
 
-#include <toml++/toml.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
 
-#include "os/fd.h"
+#include "supervision/launcher/asset_record.h"
 
 namespace tie::launcher {
 namespace {
@@ -14,19 +12,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kMostGpus = 32;
-constexpr size_t kMaxRecordBytes = 64 << 10;
-
 constexpr int64_t kMostRanks = 64;  // as the owner's
 
-// An empty table for what cannot be read.
 toml::table record_of(const std::string& assets, const std::string& model) {
-  auto text = os::read_file(assets + "/models/" + model + "/model.toml", kMaxRecordBytes);
-  if (!text) return {};
-  try {
-    return toml::parse(as_text(*text));
-  } catch (const toml::parse_error&) {
-    return {};
-  }
+  return asset_record(assets + "/models/" + model);
 }
 
 bool wishes_gpu(const toml::table& record) {

@@ -1,13 +1,11 @@
 #include "supervision/launcher/stage.h"
 
-#include <toml++/toml.h>
-
 #include <filesystem>
 #include <functional>
 #include <optional>
 
-#include "os/fd.h"
 #include "os/program_files.h"
+#include "supervision/launcher/asset_record.h"
 #include "supervision/model_owner/served_version.h"
 #include "supervision/signed_assets/asset_manifest.h"
 
@@ -15,8 +13,6 @@ namespace tie::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr size_t kMaxRecordBytes = size_t{64} << 10;
 
 constexpr uintmax_t kHardlyAnyRoomBytes = uintmax_t{1} << 20;
 
@@ -72,21 +68,10 @@ bool is_optional(std::string_view file) {
   return file == "template.jinja";
 }
 
-// The model that model.toml was written for; empty when it does not say.
-std::string model_id_in(const std::string& record) {
-  auto text = os::read_file(record, kMaxRecordBytes);
-  if (!text) return "";
-  try {
-    return toml::parse(as_text(*text))["model_id"].value_or(std::string());
-  } catch (const toml::parse_error&) {
-    return "";
-  }
-}
-
 // Whether what lies in a model's folder is what the owner hands out; also before it has said what that is.
 bool is_served(const std::string& folder, const std::optional<owner::ServedVersion>& served) {
   if (!served) return true;
-  const std::string made_for = model_id_in(folder + "/model.toml");
+  const std::string made_for = asset_record(folder)["model_id"].value_or(std::string());  // empty: it does not say
   if (!made_for.empty() && made_for != to_hex(served->model_id)) return false;
   auto tokenizer = crypto::sha256_file(folder + "/tokenizer.img");
   auto chat_template = crypto::sha256_file(folder + "/template.jinja");
