@@ -1,20 +1,16 @@
 """A model on several GPUs that are not there: tie-model-owner puts each rank's shard on a GPU of its own, afm-runtime and its ranks run on the emulated driver and an
 emulated NCCL. What the driver's record must show, whose texts must agree, what a rank's death does. Emulated only: says nothing of speed, nor of real NCCL."""
 import contextlib
-import json
 import os
 import pathlib
 import signal
-import struct
 import subprocess
-import sys
 import time
 
 import pytest
 
-from protobuf_by_hand import field, varint
-from runtime_process import BIN, ROOT, bytes_input
-from test_gpu_runtime import BUILD, CPU, FAKE_CUDA, LIMIT_S, LONG_PROMPT, PROMPT, Kvxfer, greedy, machine, wait_for  # noqa: F401
+from runtime_process import BIN, bytes_input
+from test_gpu_runtime import BUILD, CPU, FAKE_CUDA, LIMIT_S, HANDLE, LONG_PROMPT, PROMPT, Kvxfer, exported, greedy, machine, offer, register_prompt, wait_for, warm_up  # noqa: F401
 
 FAKE_NCCL = BUILD / "testing/libtie_fake_nccl.so"
 ONE, TWO, STAGES = 'device = "cuda"\n', 'device = "cuda"\nranks = 2\n', 'device = "cuda"\nstages = 2\n'
@@ -156,57 +152,33 @@ def test_ranks_do_not_outlive_the_owner(machine):  # noqa: F811
 
 def test_system_prompts_are_restored_into_both_ranks(machine):  # noqa: F811
     gpu = machine(gpu=TWO)
-    (gpu.place / "prompts").mkdir()
-    (gpu.place / "prompts/p.json").write_text(json.dumps({"id": "p", "model": "gpu", "text": "x", "token_ids": LONG_PROMPT[:40]}))
+    prompt = register_prompt(gpu)
     gpu.start_owner()
-    warming = gpu.runtime(ready=False, more=MORE)
-    wait_for(lambda: warming.socket.exists())
-    limit = time.monotonic() + LIMIT_S
-    while warming.process.poll() is None:
-        assert time.monotonic() < limit
-        with contextlib.suppress(ProcessLookupError):
-            warming.process.send_signal(signal.SIGUSR1)
-        time.sleep(0.1)
-    assert warming.process.returncode == 0
+    warm_up(gpu, MORE)
     pools = [fd for fd in pathlib.Path(f"/proc/{gpu.owner.pid}/fd").iterdir() if os.readlink(fd).startswith("/memfd:tie-prefix")]
     assert len(pools) == 2, "a pool for each rank"
     runtime = gpu.runtime(more=MORE)
     answer = greedy(runtime, LONG_PROMPT)
     assert answer.usage.get(3, 0) == 32
     runtime.stop()
-    (gpu.place / "prompts/p.json").unlink()
+    prompt.unlink()
     wait_for(lambda: len(gpu.record(gpu.owner.pid, "free")) >= 2)
     plain = greedy(gpu.runtime(more=MORE), LONG_PROMPT)
     assert plain.usage.get(3, 0) == 0 and answer.tokens[0] == plain.tokens[0]
 
 
 def test_a_conversation_goes_on_with_another_team(machine):  # noqa: F811
-    sys.path.insert(0, str(ROOT / "src/cache/kvxfer"))
-    import kvxfer
-    library = kvxfer.load(str(BUILD / "lib/libtie_kvxfer.so"))
     gpu = machine(gpu=TWO).start_owner()
-    handle = bytes(range(16))
     first_socket, second_socket = gpu.place / "kvxfer.sock", gpu.place / "kvxfer-2.sock"
     runtime = gpu.runtime(more=[*MORE, "--kvxfer-socket", first_socket])
     link = Kvxfer(first_socket)
-    reply, (buffer,) = link.ask(field(2, field(1, handle) + varint(2 << 3) + varint(128)))
-    assert 1 not in reply, reply
-    whole = greedy(runtime, LONG_PROMPT, inputs=[bytes_input("kv_export", handle)])
-    assert whole.usage.get(7, 0) == 64, whole.usage
-    wait_for(lambda: struct.unpack("<I", os.pread(buffer, 4, 120))[0] == 1)
-    blocks, block_tokens, block_bytes = struct.unpack("<IIQ", os.pread(buffer, 16, 104))
-    start = 4096 + -(-4 * blocks // 4096) * 4096
-    ids = [(kvxfer.c_uint8 * 32)(*os.pread(buffer, 32, 8 + 32 * i)) for i in range(3)]
-    producer = kvxfer.Producer(library, kvxfer.Description(*ids, 2, block_tokens, block_bytes))
-    for block in range(2):
-        producer.write(block, os.pread(buffer, block_bytes, start + block * block_bytes))
-    producer.finish(64)
+    whole, producer = exported(link, runtime)
     runtime.stop()
     runtime = gpu.runtime(more=[*MORE, "--kvxfer-socket", second_socket])
     offering = Kvxfer(second_socket)  # the offer ends with the connection
-    reply, _ = offering.ask(field(1, field(1, handle)), [producer.fileno()])
+    reply = offer(offering, producer)
     assert 1 not in reply, reply
-    again = greedy(runtime, LONG_PROMPT, inputs=[bytes_input("kv_import", handle)])
+    again = greedy(runtime, LONG_PROMPT, inputs=[bytes_input("kv_import", HANDLE)])
     assert again.usage.get(4, 0) == 64 and again.tokens[0] == whole.tokens[0]
 
 

@@ -117,6 +117,27 @@ def greedy(runtime, prompt=PROMPT, **more):
     return answer
 
 
+def register_prompt(gpu):
+    """A system prompt of 40 tokens, of which 32 fill a block; returns its file."""
+    (gpu.place / "prompts").mkdir()
+    file = gpu.place / "prompts/p.json"
+    file.write_text(json.dumps({"id": "p", "model": "gpu", "text": "x", "token_ids": LONG_PROMPT[:40]}))
+    return file
+
+
+def warm_up(gpu, more=()):
+    """A runtime's whole life when it is told to compute the system prompts."""
+    warming = gpu.runtime(ready=False, more=more)
+    wait_for(lambda: warming.socket.exists())
+    limit = time.monotonic() + LIMIT_S
+    while warming.process.poll() is None:
+        assert time.monotonic() < limit
+        with contextlib.suppress(ProcessLookupError):
+            warming.process.send_signal(signal.SIGUSR1)
+        time.sleep(0.1)
+    assert warming.process.returncode == 0
+
+
 def test_weights_go_to_the_gpu_once_and_every_runtime_attaches_to_them(machine):
     gpu = machine(gpu='device = "cuda"\n', cpu=CPU).start_owner()
     expected = greedy(gpu.runtime("cpu")).tokens[0]
@@ -248,24 +269,15 @@ def test_auto_takes_the_gpu_only_when_it_is_healthy(machine):
 
 def test_system_prompts_are_computed_once_and_restored_into_gpu_memory(machine):
     gpu = machine(gpu='device = "cuda"\n')
-    (gpu.place / "prompts").mkdir()
-    (gpu.place / "prompts/p.json").write_text(json.dumps({"id": "p", "model": "gpu", "text": "x", "token_ids": LONG_PROMPT[:40]}))
+    prompt = register_prompt(gpu)
     gpu.start_owner()
-    warming = gpu.runtime(ready=False)
-    wait_for(lambda: (warming.socket).exists())
-    limit = time.monotonic() + LIMIT_S
-    while warming.process.poll() is None:
-        assert time.monotonic() < limit
-        with contextlib.suppress(ProcessLookupError):
-            warming.process.send_signal(signal.SIGUSR1)
-        time.sleep(0.1)
-    assert warming.process.returncode == 0
+    warm_up(gpu)
     runtime = gpu.runtime()
     assert greedy(runtime, LONG_PROMPT).usage
     with runtime.stream() as stream:
         answer = stream.ask(LONG_PROMPT, temperature=0.0, max_tokens=ANSWER, ignore_eos=True)
     cached = answer.usage.get(3, 0)
-    (gpu.place / "prompts/p.json").unlink()
+    prompt.unlink()
     runtime.stop()
     wait_for(lambda: len(gpu.record(gpu.owner.pid, "free")) >= 1)
     plain = greedy(gpu.runtime(), LONG_PROMPT)
@@ -294,18 +306,17 @@ class Kvxfer:
         return dict(fields(body)), received
 
 
-def test_a_conversation_continues_from_blocks_that_left_the_gpu(machine):
+HANDLE = bytes(range(16))
+
+
+def exported(link, runtime):
+    """What LONG_PROMPT leaves: the answer, and a buffer of its two whole blocks as an app would offer it to the next runtime."""
     sys.path.insert(0, str(ROOT / "src/cache/kvxfer"))
     import kvxfer
     library = kvxfer.load(str(BUILD / "lib/libtie_kvxfer.so"))
-    gpu = machine(gpu='device = "cuda"\n', cpu=CPU).start_owner()
-    socket_path = gpu.place / "kvxfer.sock"
-    runtime = gpu.runtime(more=["--kvxfer-socket", socket_path])
-    handle = bytes(range(16))
-    link = Kvxfer(socket_path)
-    reply, (buffer,) = link.ask(field(2, field(1, handle) + varint(2 << 3) + varint(128)))
+    reply, (buffer,) = link.ask(field(2, field(1, HANDLE) + varint(2 << 3) + varint(128)))
     assert 1 not in reply, reply
-    whole = greedy(runtime, LONG_PROMPT, inputs=[bytes_input("kv_export", handle)])
+    whole = greedy(runtime, LONG_PROMPT, inputs=[bytes_input("kv_export", HANDLE)])
     assert whole.usage.get(7, 0) == 64, whole.usage
     wait_for(lambda: struct.unpack("<I", os.pread(buffer, 4, 120))[0] == 1)
     blocks, block_tokens, block_bytes = struct.unpack("<IIQ", os.pread(buffer, 16, 104))
@@ -316,15 +327,28 @@ def test_a_conversation_continues_from_blocks_that_left_the_gpu(machine):
     for block in range(2):
         producer.write(block, os.pread(buffer, block_bytes, start + block * block_bytes))
     producer.finish(64)
+    return whole, producer
+
+
+def offer(link, producer):
+    reply, _ = link.ask(field(1, field(1, HANDLE)), [producer.fileno()])
+    return reply
+
+
+def test_a_conversation_continues_from_blocks_that_left_the_gpu(machine):
+    gpu = machine(gpu='device = "cuda"\n', cpu=CPU).start_owner()
+    socket_path = gpu.place / "kvxfer.sock"
+    runtime = gpu.runtime(more=["--kvxfer-socket", socket_path])
+    link = Kvxfer(socket_path)
+    whole, producer = exported(link, runtime)
     second = Kvxfer(socket_path)
-    reply, _ = second.ask(field(1, field(1, handle)), [producer.fileno()])
+    reply = offer(second, producer)
     assert 1 not in reply, reply
-    again = greedy(runtime, LONG_PROMPT, inputs=[bytes_input("kv_import", handle)])
+    again = greedy(runtime, LONG_PROMPT, inputs=[bytes_input("kv_import", HANDLE)])
     assert again.usage.get(4, 0) == 64 and again.tokens[0] == whole.tokens[0]
     assert gpu.record(runtime.process.pid, "pin"), "through memory that the driver pinned"
     # A CPU's blocks have another order: they are refused by their layout id, the prompt is computed.
     cpu_socket = gpu.place / "cpu-kvxfer.sock"
     cpu = gpu.runtime("cpu", more=["--kvxfer-socket", cpu_socket])
-    reply, _ = Kvxfer(cpu_socket).ask(field(1, field(1, handle)), [producer.fileno()])
-    assert 1 in reply, "another layout"
-    greedy(cpu, LONG_PROMPT, inputs=[bytes_input("kv_import", handle)])
+    assert 1 in offer(Kvxfer(cpu_socket), producer), "another layout"
+    greedy(cpu, LONG_PROMPT, inputs=[bytes_input("kv_import", HANDLE)])
