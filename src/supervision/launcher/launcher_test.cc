@@ -338,6 +338,7 @@ TEST_F(RunFolder, IsHeldByOneAtATimeHoweverTheyComeAndGo) {
     for (int round = 0; round < kRounds; ++round) {
       auto held = RunDirectory::create(run);
       if (!held && held.error().code == Code::kAlreadyExists) continue;
+      if (!held) std::fprintf(stderr, "%s\n", held.error().message.c_str());
       if (!held) ::_exit(kOtherError);
       if (holders->fetch_add(1) != 0) ::_exit(kTwoHolders);
       if (::access((run + "/lock").c_str(), F_OK) != 0) ::_exit(kFolderGone);
