@@ -9,7 +9,7 @@ install -d "$units" "$root/usr/lib/sysusers.d" "$root/usr/lib/tmpfiles.d" "$root
 for unit in "$here"/systemd/*.service "$here"/systemd/*.socket "$here"/systemd/*.target; do
   name=$(basename "$unit")
   case $name in
-    tie-stage.service|tie-app-assets.service|*.socket|*.target) cp "$unit" "$units/$name" ;;
+    tie-stage.service|tie-app-assets.service|tie-model-folders@.service|*.socket|*.target) cp "$unit" "$units/$name" ;;
     *) sed '/^\[Service\]/,$d' "$unit" > "$units/$name"
        cat "$here/systemd/hardening.conf" >> "$units/$name"
        printf '\n' >> "$units/$name"
