@@ -226,6 +226,7 @@ Result<Manifest> EnsembleWarden::open_manifest(ByteView sealed) {
     return spend<Manifest>(fail(Code::kCorrupt, "the manifest's counts do not fit its size"));
   }
   Manifest manifest;
+  manifest.tokens.reserve(tokens);  // growing would leave copies of a user's text behind
   const uint8_t* p = plain.data() + 8;
   for (uint64_t i = 0; i < tokens; ++i, p += 4) manifest.tokens.push_back(static_cast<int32_t>(load_u32_be(p)));
   for (uint64_t i = 0; i < segments; ++i, p += kReferenceBytes) {

@@ -46,7 +46,7 @@ struct SegmentReference {
 
 struct Manifest {
   std::vector<int32_t> tokens;             // the cached sequence
-  std::vector<SegmentReference> segments;  // consecutive from token 0
+  std::vector<SegmentReference> segments;  // consecutive from token 0; may end before the tokens do
 };
 
 class EnsembleWarden {

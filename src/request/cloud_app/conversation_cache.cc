@@ -64,15 +64,14 @@ Result<cache::Manifest> ConversationCache::fetch_manifest(EnsembleWarden& warden
 }
 
 // The turn before this one may have ended a moment ago and still be sealing what it leaves: it is waited for, a
-// millisecond for each token at most, which is what computing them anew takes at best. Its manifest ends in whole
-// blocks, before the token that was drawn last.
+// millisecond for each token at most, which is what computing them anew takes at best. Its manifest may lack the token
+// that was drawn last.
 Result<cache::Manifest> ConversationCache::await_manifest(EnsembleWarden& warden) {
   Deadline limit = Deadline::in_ms(std::min<int64_t>(keys_.awaited_tokens, kCacheAwaitMs));
-  uint64_t awaited = std::min(keys_.awaited_tokens, cache::kMaxCachedTokens);
+  uint64_t awaited = std::min(keys_.awaited_tokens, kMaxKeptTokens);
   for (;;) {
     auto found = fetch_manifest(warden, Deadline::in_ms(kCacheLookupMs));
-    bool missing = found ? found->tokens.size() + 2 * facts_.block_tokens <= awaited
-                         : awaited > 0 && found.error().code == Code::kNotFound;
+    bool missing = found ? awaited_after(*found, awaited) : awaited > 0 && found.error().code == Code::kNotFound;
     if (!missing || limit.passed()) return found;
     if (found) wipe(found->tokens);
     std::this_thread::sleep_for(std::chrono::milliseconds(std::min(limit.remaining_ms(), kCacheAwaitPollMs)));
@@ -152,7 +151,7 @@ uint32_t ConversationCache::open_segments(EnsembleWarden& warden, std::span<cons
 }
 
 Result<void> ConversationCache::request_export(uint64_t most_tokens, Handles& out) {
-  uint64_t most = std::min<uint64_t>(most_tokens, cache::kMaxCachedTokens);
+  uint64_t most = std::min<uint64_t>(most_tokens, kMaxKeptTokens);
   uint32_t first = kept_blocks_ * facts_.block_tokens;
   if (most < first + facts_.block_tokens) return {};
   uint64_t blocks = (most - first) / facts_.block_tokens;
@@ -167,30 +166,56 @@ Result<void> ConversationCache::request_export(uint64_t most_tokens, Handles& ou
 
 void ConversationCache::finish(std::span<const int32_t> tokens, uint32_t exported_tokens) {
   import_buffer_.reset();
-  if (export_buffer_ && !keys_.write.empty())
+  if (!keys_.write.empty() && facts_.block_tokens > 0)
     if (auto stored = store(tokens, exported_tokens); !stored)
-      TIE_LOG("tie-cloud-app", "this turn is not kept: {}", stored.error().code);
+      TIE_LOG("tie-cloud-app", "this turn is not kept, or not all of it: {}", stored.error().code);
   export_buffer_.reset();
   if (link_) link_->close();
   keys_.read.wipe();
   keys_.write.wipe();
 }
 
-Result<void> ConversationCache::store(std::span<const int32_t> tokens, uint32_t exported_tokens) {
+uint32_t ConversationCache::exported_blocks(size_t n_tokens, uint32_t exported_tokens) const {
   uint32_t first = kept_blocks_ * facts_.block_tokens;
-  if (tokens.size() < first) return {};
-  auto known = static_cast<uint32_t>(tokens.size()) - first;
-  uint32_t blocks =
-      std::min({exported_tokens, known, export_buffer_->description().block_count * facts_.block_tokens}) /
-      facts_.block_tokens;
-  if (blocks == 0) return {};
+  if (!export_buffer_ || n_tokens < first) return 0;
+  auto known = static_cast<uint32_t>(n_tokens) - first;
+  return std::min({exported_tokens, known, export_buffer_->description().block_count * facts_.block_tokens}) /
+         facts_.block_tokens;
+}
+
+// The manifest names all of the turn's tokens even when their segments are missing, because the runtime gave none or
+// the store took none: that tells the next turn that nothing more will come.
+Result<void> ConversationCache::store(std::span<const int32_t> tokens, uint32_t exported_tokens) {
+  tokens = tokens.first(std::min<size_t>(tokens.size(), kMaxKeptTokens));
+  uint32_t blocks = exported_blocks(tokens.size(), exported_tokens);
+  if (blocks == 0 && keys_.ephemeral) return {};
   if (!same_key_) look_under_write_key();
+  if (blocks == 0 && !awaited_after(manifest_, tokens.size())) return {};
   EnsembleWarden warden(facts_.identity);
   TIE_CHECK_OK(warden.set_key(keys_.write.clone()));
   auto stored = store_segments(warden, blocks);
-  if (stored) stored = replace_manifest(warden, tokens.first(first + blocks * facts_.block_tokens));
-  if (!stored && stored.error().code != Code::kDeadline) remove(written_);
-  return stored;
+  if (!store_.usable()) return stored;
+  if (kept_.empty() && written_.empty()) keep_common_segments(warden, tokens);
+  auto replaced = replace_manifest(warden, tokens);
+  if (!replaced && store_.usable()) remove(written_);
+  return stored ? std::move(replaced) : std::move(stored);
+}
+
+// Would a turn that expects `n_tokens` wait for more than this manifest has?
+bool ConversationCache::awaited_after(const cache::Manifest& manifest, uint64_t n_tokens) const {
+  return manifest.tokens.size() + 2 * uint64_t{facts_.block_tokens} <= n_tokens;
+}
+
+// What the earlier turn left for these tokens, where this one could not read it and has nothing in its place.
+void ConversationCache::keep_common_segments(EnsembleWarden& warden, std::span<const int32_t> tokens) {
+  uint32_t blocks = common_tokens(manifest_.tokens, tokens) / facts_.block_tokens;
+  uint64_t at = 0;
+  for (const auto& segment : manifest_.segments) {
+    auto id = warden.segment_id(segment);
+    if (!id || segment.first_token != at * facts_.block_tokens || at + segment.block_count > blocks) return;
+    kept_.push_back({*id, segment});
+    at += segment.block_count;
+  }
 }
 
 // A request that is asked again, or a branch that comes back, finds its own earlier state and replaces it.

@@ -54,7 +54,10 @@ class ConversationCache {
                                                           Deadline deadline);
   uint32_t open_segments(cache::EnsembleWarden& warden, std::span<const cache::FetchedEntry> entries, uint32_t blocks);
   Result<void> request_export(uint64_t most_tokens, Handles& out);
+  uint32_t exported_blocks(size_t n_tokens, uint32_t exported_tokens) const;
   Result<void> store(std::span<const int32_t> tokens, uint32_t exported_tokens);
+  bool awaited_after(const cache::Manifest& manifest, uint64_t n_tokens) const;
+  void keep_common_segments(cache::EnsembleWarden& warden, std::span<const int32_t> tokens);
   void look_under_write_key();
   Result<void> store_segments(cache::EnsembleWarden& warden, uint32_t blocks);
   Result<void> replace_manifest(cache::EnsembleWarden& warden, std::span<const int32_t> tokens);

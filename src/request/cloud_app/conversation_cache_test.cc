@@ -141,7 +141,7 @@ class ConversationTest : public ::testing::Test {
   }
   void start_store() {
     stop_ = os::Fd(::eventfd(0, EFD_CLOEXEC));
-    store_ = std::make_unique<cache::Store>(cache::StoreLimits());
+    store_ = std::make_unique<cache::Store>(store_limits);
     listener_ = *os::listen_unix(folder_ + "/cache.sock");
     server_ = std::thread([this] { (void)cache::serve_store(*store_, listener_.get(), stop_.get()); });
   }
@@ -260,8 +260,14 @@ class ConversationTest : public ::testing::Test {
     (void)client.remove(cache::EntryId{}, Deadline::in_ms(1000));
   }
 
+  uint64_t looks() {
+    auto now = counters();
+    return now.hits + now.misses;
+  }
+
   bool abort_exports = false;
   uint8_t derived_key = 9;
+  cache::StoreLimits store_limits;
   std::string folder_;
   os::Fd stop_, listener_;
   std::unique_ptr<cache::Store> store_;
@@ -304,6 +310,54 @@ TEST_F(ConversationTest, ATurnThatNeverCameIsNotWaitedForLong) {
   EXPECT_EQ(run(kFirst, kAnswer, keys(1, 1, UINT32_MAX)), 0u);
   EXPECT_GE(monotonic_ms() - start_ms, kCacheAwaitMs);
   EXPECT_LT(monotonic_ms() - start_ms, 10 * kCacheAwaitMs);
+}
+
+struct RefusingStoreTest : ConversationTest {
+  RefusingStoreTest() { store_limits.max_entry_bytes = 2 << 20; }
+  const Tokens refused_answer = words(2000, 2);
+};
+
+// How often it looks tells whether it waits: once at each entry that it wants.
+TEST_F(RefusingStoreTest, ATurnThatTheStoreRefusedIsNotWaitedFor) {
+  run(kFirst, refused_answer, keys(0, 1));
+  EXPECT_EQ(stored(1).segments.size(), 0u);
+  auto before = looks();
+  Tokens prompt = join(join(kFirst, refused_answer), kSecond);
+  EXPECT_EQ(run(prompt, kAnswer, keys(1, 0, 2100)), 0u);
+  EXPECT_EQ(looks() - before, 1u);
+}
+
+TEST_F(RefusingStoreTest, ATurnThatTheStoreRefusedLosesNothingOfTheOneBefore) {
+  run(kFirst, kAnswer, keys(0, 1));
+  Tokens prompt = join(join(kFirst, kAnswer), kSecond);
+  EXPECT_EQ(run(prompt, refused_answer, keys(1, 1)), 128u);
+  auto before = looks();
+  prompt = join(join(prompt, refused_answer), kSecond);
+  EXPECT_EQ(run(prompt, kAnswer, keys(1, 0, 2150)), 128u);
+  EXPECT_EQ(looks() - before, 2u) << "the manifest and the segment that there is";
+}
+
+TEST_F(ConversationTest, ATurnWhoseExportFailedIsNotWaitedForAndLosesNothing) {
+  run(kFirst, kAnswer, keys(0, 1));
+  const Tokens long_answer = words(2000, 2);
+  Tokens prompt = join(join(kFirst, kAnswer), kSecond);
+  abort_exports = true;
+  EXPECT_EQ(run(prompt, long_answer, keys(1, 1)), 128u);
+  abort_exports = false;
+  auto before = looks();
+  prompt = join(join(prompt, long_answer), kSecond);
+  EXPECT_EQ(run(prompt, kAnswer, keys(1, 1, 2150)), 128u);
+  EXPECT_EQ(looks() - before, 2u);
+  EXPECT_EQ(run(join(prompt, kAnswer), kAnswer, keys(1, 1)), 2192u) << "the next one made good for it";
+}
+
+TEST_F(ConversationTest, AnEarlierTurnThatCouldNotBeReadIsNotLostToOneThatKeepsNothing) {
+  run(kFirst, kAnswer, keys(0, 1));
+  Tokens asked_again = join(kFirst, kAnswer);
+  abort_exports = true;
+  run(asked_again, words(100, 3), keys(0, 1));  // reads nothing
+  abort_exports = false;
+  EXPECT_EQ(run(join(asked_again, kSecond), kAnswer, keys(1, 0)), 128u);
 }
 
 TEST_F(ConversationTest, AShortTurnWritesNothingNewAndLosesNothing) {
@@ -424,7 +478,8 @@ TEST_F(ConversationTest, SegmentsOfAnotherConversationDoNotMixIn) {
 TEST_F(ConversationTest, AnAbortedExportKeepsNothing) {
   abort_exports = true;
   run(kFirst, kAnswer, keys(0, 1));
-  EXPECT_EQ(counters().puts, 0u);
+  EXPECT_EQ(counters().puts, 1u) << "that there is nothing";
+  EXPECT_EQ(stored(1).segments.size(), 0u);
 }
 
 TEST_F(ConversationTest, AStoreThatIsGoneHarmsNothing) {

@@ -46,6 +46,7 @@ constexpr size_t kMaxCallHeadBytes = 1024;  // a model's text before a call's ar
 
 constexpr uint32_t kMaxKvBlockTokens = 1024;
 constexpr uint64_t kMaxSegmentBytes = 32 << 20;  // of plaintext in one entry of the cache store, or one block
+constexpr uint32_t kMaxKeptTokens = 240'000;     // of a conversation: their ids and the segments in one manifest
 constexpr uint64_t kMaxEphemeralBlocks = 1;      // kept of a request that brought no turn key: nothing can use it
 constexpr uint32_t kEphemeralTtlMs = 60'000;     // should this process end before it has deleted them
 constexpr int64_t kCacheLookupMs = 300;          // all of an earlier turn's ciphertext, before the runtime is asked
