@@ -5,12 +5,15 @@ set -eu
 program=$1
 shift
 extra=""
+output=""
 count=$#
 while [ "$count" -gt 0 ]; do
   arg=$1
   shift
   count=$((count - 1))
+  if [ "$output" = next ]; then output=$arg; fi
   case $arg in
+    -o) output=next ;;
     */libgrpc++_unsecure.so) extra="-lcares -lre2 -lz -laddress_sorting -lupb" ;;
   esac
   case $arg in
@@ -23,4 +26,5 @@ while [ "$count" -gt 0 ]; do
   esac
 done
 # shellcheck disable=SC2086
-exec "$program" -static-pie -Wl,--gc-sections -Wl,-z,pack-relative-relocs -Wl,--start-group "$@" $extra -Wl,--end-group -lpthread -ldl -lm
+"$program" -static-pie -Wl,--gc-sections -Wl,-z,pack-relative-relocs -Wl,--start-group "$@" $extra -Wl,--end-group -lpthread -ldl -lm
+exec python3 "$(dirname "$0")/static_start.py" "$output"

@@ -86,7 +86,8 @@ function(tie_link_static name)
     return()
   endif()
   target_sources(${name} PRIVATE ${CMAKE_SOURCE_DIR}/cmake/static_fmt.cc)
-  set_target_properties(${name} PROPERTIES RULE_LAUNCH_LINK ${CMAKE_SOURCE_DIR}/cmake/static_link.sh)
+  set_target_properties(${name} PROPERTIES RULE_LAUNCH_LINK ${CMAKE_SOURCE_DIR}/cmake/static_link.sh
+    LINK_DEPENDS "${CMAKE_SOURCE_DIR}/cmake/static_link.sh;${CMAKE_SOURCE_DIR}/cmake/static_start.py")
 endfunction()
 
 # tie_test(NAME SRCS x_test.cc ... LINK target ...): a GoogleTest program, found by `./dev test unit`.
