@@ -58,6 +58,31 @@ TEST_P(Products, OfManyRowsAgree) {
   }
 }
 
+// Every number of rows up to past a tile of 16, inputs that are one block or end within a tile.
+TEST(CudaKernels, ProductsOfAnyFewRowsAgree) {
+  for (TensorType type : {TensorType::kBF16, TensorType::kQ8_0, TensorType::kQ4_0, TensorType::kQ5_0})
+    for (uint32_t rows = 1; rows <= 17; ++rows) {
+      const uint32_t n = 7 + rows % 3, k = rows % 2 ? 32 : 288;
+      const TestMatrix m = test_matrix(type, n, k);
+      const auto x = random_floats(size_t{rows} * k, rows), start = random_floats(size_t{rows} * n, 3);
+      std::vector<uint16_t> narrow;
+      for (float f : x) narrow.push_back(static_cast<uint16_t>(bf16_bits(f)));
+      std::vector<float> few = start, many = start;
+      run("tie_gemv" + suffix(m.format),
+          GemvArgs{.w = m.matrix, .x = x.data(), .y = few.data(), .rows = rows, .x_stride = k, .y_stride = n, .add = 1},
+          {(n + kGemvOutputs - 1) / kGemvOutputs, (rows + kGemvRows - 1) / kGemvRows}, kGemvSharedBytes, 1);
+      run("tie_gemm" + suffix(m.format),
+          GemmArgs{.w = m.matrix, .x = narrow.data(), .y = many.data(), .rows = rows, .y_stride = n, .add = 1},
+          {1, (rows + kGemmTile - 1) / kGemmTile}, kGemmSharedBytes, 1);
+      for (size_t i = 0; i < few.size(); ++i) {
+        const float* row = &x[i / n * k];
+        const double expected = start[i] + dot(m, i % n, row), size = magnitude(m, i % n, row);
+        ASSERT_NEAR(few[i], expected, 4e-6 * (size + 1)) << rows << " " << i;
+        ASSERT_NEAR(many[i], expected, size / 128 + 1e-5) << rows << " " << i;
+      }
+    }
+}
+
 TEST_P(Products, RowsOfTheEmbeddingAreTheWeights) {
   const TestMatrix m = test_matrix(GetParam(), 9, 256);
   const std::vector<int32_t> tokens{8, 0, 3, 3};
@@ -194,7 +219,11 @@ TEST(CudaKernels, DecodeAttentionSplitsKeysAndMergesThem) {
   for (auto [d, n_kv, n_heads, splits, window, cap, element] : {std::tuple{16u, 2u, 4u, 1u, 0u, 0.0f, KvElement::kF16},
                                                                 {64u, 1u, 3u, 3u, 0u, 0.0f, KvElement::kBf16},
                                                                 {32u, 2u, 2u, 4u, 20u, 5.0f, KvElement::kF16},
-                                                                {32u, 2u, 4u, 2u, 0u, 0.0f, KvElement::kE4m3}}) {
+                                                                {32u, 2u, 4u, 2u, 0u, 0.0f, KvElement::kE4m3},
+                                                                {80u, 2u, 6u, 5u, 1u, 0.0f, KvElement::kF16},
+                                                                {96u, 1u, 4u, 2u, 33u, 0.0f, KvElement::kBf16},
+                                                                {128u, 1u, 8u, 3u, 0u, 0.0f, KvElement::kF16},
+                                                                {256u, 1u, 16u, 2u, 40u, 30.0f, KvElement::kE4m3}}) {
     const Cache cache(d, n_kv, element);
     const std::vector<uint32_t> positions{70, 0, 33}, sequences{0, 1, 1};
     const auto q = random_floats(size_t{3} * n_heads * d, d, 0.3f);
@@ -244,10 +273,13 @@ TEST(CudaKernels, PrefillAttentionAgrees) {
   check_prefill<16>(2, 4, 0, 0.0f, KvElement::kF16);
   check_prefill<64>(1, 2, 0, 5.0f, KvElement::kBf16);
   check_prefill<32>(2, 2, 20, 0.0f, KvElement::kE4m3);
+  check_prefill<96>(1, 3, 1, 0.0f, KvElement::kF16);
+  check_prefill<128>(2, 8, 33, 0.0f, KvElement::kE4m3);
+  check_prefill<256>(1, 2, 7, 30.0f, KvElement::kBf16);
 }
 
-void check_heads(KvElement element, double tolerance) {
-  const uint32_t d = 16, n_kv = 2, n_heads = 4, rows = 2, rope = 12;
+void check_heads(KvElement element, double tolerance, uint32_t d = 16, uint32_t rope = 12) {
+  const uint32_t n_kv = 2, n_heads = 4, rows = 2;
   Cache cache(d, n_kv, element);
   const std::vector<uint32_t> positions{17, 3}, sequences{1, 0};
   const auto q0 = random_floats(rows * n_heads * d, 1), k = random_floats(rows * n_kv * d, 2),
@@ -307,6 +339,8 @@ TEST(CudaKernels, HeadsAreBiasedNormedRotatedAndStored) {
   check_heads(KvElement::kF16, 2e-3);
   check_heads(KvElement::kBf16, 1.6e-2);
   check_heads(KvElement::kE4m3, 0.25);
+  for (uint32_t d : {80u, 96u, 128u, 256u}) check_heads(KvElement::kF16, 4e-3, d, d == 96 ? 48 : d);
+  check_heads(KvElement::kE4m3, 0.3, 256, 256);
 }
 
 TEST(CudaKernels, AHeadOfZerosIsKeptAsZeros) {

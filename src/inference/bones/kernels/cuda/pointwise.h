@@ -229,12 +229,10 @@ template <typename Block>
 TIE_DEVICE void copy_blocks(Block& b, const CopyBlocksArgs& a) {
   auto* in_pool = reinterpret_cast<Bytes16*>(a.pool + a.blocks[b.block_x()] * a.block_bytes);
   auto* record = reinterpret_cast<Bytes16*>(a.records + b.block_x() * a.block_bytes);
-  for (uint64_t i = b.thread(); i < a.block_bytes / 16; i += kRowThreads) {
-    if (a.to_pool)
-      in_pool[i] = record[i];
-    else
-      record[i] = in_pool[i];
-  }
+  Bytes16* to = a.to_pool ? in_pool : record;
+  const Bytes16* from = a.to_pool ? record : in_pool;
+  const uint64_t count = a.block_bytes / 16;
+  for (uint64_t i = b.thread(); i < count; i += kRowThreads) to[i] = from[i];
 }
 
 }  // namespace tie::bones::cuda

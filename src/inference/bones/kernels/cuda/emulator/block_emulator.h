@@ -105,6 +105,8 @@ class EmulatedBlock {
   void wait_products() const {
     sync_warp();
   }
+  template <typename Registers>
+  void hold(Registers&) const {}
   template <bool kBf16, uint32_t n>
   void multiply(float (&d)[n], uint64_t a_at, uint64_t b_at, bool add_to) const {
     multiply_group(d, n, nullptr, a_at, b_at, add_to, kBf16);

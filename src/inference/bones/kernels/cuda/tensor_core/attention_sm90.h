@@ -110,6 +110,11 @@ TIE_DEVICE void soften(Block& b, const PrefillArgs& a, uint32_t from, uint32_t f
                        float (&most)[2], float (&sum)[2], float (&out)[kDim / 2]) {
   constexpr float kLog2E = 1.4426950408889634f;
   const uint32_t lane = b.thread() % kWarp;
+  if (a.soft_cap > 0) {
+    const float inverse = 1.0f / a.soft_cap;
+    TIE_UNROLL
+    for (uint32_t i = 0; i < 32; ++i) score[i] = a.soft_cap * tanhf(score[i] * inverse);
+  }
   TIE_UNROLL
   for (uint32_t half = 0; half < 2; ++half) {  // this lane's rows: its group, and eight further
     const uint32_t position = first_position + lane / 4 + 8 * half;
@@ -118,7 +123,6 @@ TIE_DEVICE void soften(Block& b, const PrefillArgs& a, uint32_t from, uint32_t f
     for (uint32_t i = 0; i < 16; ++i) {
       float& s = score[i / 2 * 4 + 2 * half + i % 2];
       const uint32_t key = from + i / 2 * 8 + lane % 4 * 2 + i % 2;
-      if (a.soft_cap > 0) s = a.soft_cap * tanhf(s / a.soft_cap);
       s *= kLog2E;
       if (key > position || (a.window != 0 && key + a.window <= position)) s = kNegative;
       best = fmaxf(best, s);
@@ -157,6 +161,7 @@ TIE_DEVICE void attend_rows(Block& b, const PrefillArgs& a, const AttendRange& r
     b.sync_warp();
     if (from <= r.span.first_position + first_row + 63) {  // else after all of these rows
       float score[32] = {};
+      b.hold(score);
       b.begin_products();
       TIE_UNROLL
       for (uint32_t i = 0; i < kDim / 16; ++i) {
@@ -166,6 +171,7 @@ TIE_DEVICE void attend_rows(Block& b, const PrefillArgs& a, const AttendRange& r
       }
       b.commit_products();
       b.template wait_products<0>();
+      b.hold(score);
       soften<kDim>(b, a, from, r.span.first_position + first_row + warp * 16, score, most, sum, out);
       uint32_t weights[kAttend90Keys / 16][4];  // whole before the products begin: wgmma reads registers when it likes
       TIE_UNROLL
@@ -173,6 +179,9 @@ TIE_DEVICE void attend_rows(Block& b, const PrefillArgs& a, const AttendRange& r
         const float* pair = score + 4 * (i / 4 * 2 + i % 4 / 2) + 2 * (i % 2);
         weights[i / 4][i % 4] = narrow_pair<kBf16>(pair[0], pair[1]);
       }
+      b.hold(weights);
+      b.hold(out);
+      b.sync_warp();
       b.begin_products();
       TIE_UNROLL
       for (uint32_t i = 0; i < kAttend90Keys / 16; ++i)
@@ -180,15 +189,19 @@ TIE_DEVICE void attend_rows(Block& b, const PrefillArgs& a, const AttendRange& r
                                         wgmma_descriptor(at.value(stage, 0) + i * 16 * kTileRowBytes, kKeyTileBytes));
       b.commit_products();
       b.template wait_products<0>();
+      b.hold(weights);
+      b.hold(out);
     }
     if (lane == 0) b.barrier_arrive(at.empty(stage));
   }
   TIE_UNROLL
-  for (uint32_t i = 0; i < kDim / 2; ++i) {
-    const uint32_t row = first_row + warp * 16 + lane / 4 + i % 4 / 2 * 8;
+  for (uint32_t half = 0; half < 2; ++half) {
+    const uint32_t row = first_row + warp * 16 + lane / 4 + half * 8;
     if (row >= r.span.n_rows) continue;
-    const uint64_t head = uint64_t{r.span.first_row + row} * a.n_heads + b.block_y();
-    a.out[head * kDim + i / 4 * 8 + lane % 4 * 2 + i % 2] = out[i] / sum[i % 4 / 2];
+    const float share = 1.0f / sum[half];
+    float* to = a.out + (uint64_t{r.span.first_row + row} * a.n_heads + b.block_y()) * kDim + lane % 4 * 2;
+    TIE_UNROLL
+    for (uint32_t i = 0; i < kDim / 4; ++i) to[i / 2 * 8 + i % 2] = out[i / 2 * 4 + 2 * half + i % 2] * share;
   }
 }
 

@@ -93,4 +93,25 @@ TIE_DEVICE void fill_ring(Block& b, const FastGemmArgs& a, const Ring& ring) {
   }
 }
 
+// Where an output of a row goes; null outside the matrix.
+TIE_DEVICE float* place_of(const GemmArgs& a, uint32_t row, uint32_t output) {
+  return row < a.rows && output < a.w.n ? a.y + uint64_t{row} * a.y_stride + output : nullptr;
+}
+
+// at(i): where the i-th sum of this thread goes. What is added to is read before anything is written, so that one wait
+// serves all.
+template <uint32_t kN, typename At>
+TIE_DEVICE void put_sums(const GemmArgs& a, float (&sum)[kN], At at) {
+  if (a.add) {
+    float before[kN];
+    TIE_UNROLL
+    for (uint32_t i = 0; i < kN; ++i) before[i] = at(i) ? *at(i) : 0.0f;
+    TIE_UNROLL
+    for (uint32_t i = 0; i < kN; ++i) sum[i] += before[i];
+  }
+  TIE_UNROLL
+  for (uint32_t i = 0; i < kN; ++i)
+    if (at(i)) *at(i) = sum[i];
+}
+
 }  // namespace tie::bones::cuda

@@ -43,15 +43,9 @@ TIE_DEVICE void gemm_sm100(Block& b, const FastGemmArgs& a) {
   const uint32_t row = b.block_y() * kRingRows + warp * 32 + lane, output0 = b.block_x() * kRingOutputs;
   for (uint32_t part = 0; part < kRingOutputs / 32; ++part) {
     float d[32];
+    b.sync_warp();  // lanes whose row ends sooner come back to what the warp reads as one
     b.read_tensor_memory(d, sums + (warp * 32 << 16) + part * 32);
-    if (row >= a.product.rows) continue;
-    TIE_UNROLL
-    for (uint32_t i = 0; i < 32; ++i) {
-      const uint32_t output = output0 + part * 32 + i;
-      if (output >= a.product.w.n) continue;
-      float* y = a.product.y + uint64_t{row} * a.product.y_stride + output;
-      *y = a.product.add ? *y + d[i] : d[i];
-    }
+    put_sums(a.product, d, [&](uint32_t i) { return place_of(a.product, row, output0 + part * 32 + i); });
   }
   b.before_sync();
   b.sync_group(1);

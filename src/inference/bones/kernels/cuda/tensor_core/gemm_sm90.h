@@ -23,6 +23,7 @@ TIE_DEVICE void gemm_sm90(Block& b, const FastGemmArgs& a) {
     b.barrier_wait(ring.full(stage), step / kRingStages % 2);
     b.sync_warp();
     const uint32_t x = ring.x(stage) + half * 64 * kTileRowBytes, w = ring.w(stage);
+    b.hold(d);
     b.begin_products();
     TIE_UNROLL
     for (uint32_t i = 0; i < kRingInputs / 16; ++i)
@@ -33,16 +34,20 @@ TIE_DEVICE void gemm_sm90(Block& b, const FastGemmArgs& a) {
     if (step != 0 && lane == 0) b.barrier_arrive(ring.empty((step - 1) % kRingStages));
   }
   b.template wait_products<0>();
+  b.hold(d);
 
   const uint32_t warp = b.thread() % kRingGroup / kWarp;
   const uint32_t row0 = b.block_y() * kRingRows + half * 64 + warp * 16 + lane / 4,
                  output0 = b.block_x() * kRingOutputs + lane % 4 * 2;
   TIE_UNROLL
-  for (uint32_t i = 0; i < 64; ++i) {
-    const uint32_t row = row0 + i % 4 / 2 * 8, output = output0 + i / 4 * 8 + i % 2;
-    if (row >= a.product.rows || output >= a.product.w.n) continue;
-    float* y = a.product.y + uint64_t{row} * a.product.y_stride + output;
-    *y = a.product.add ? *y + d[i] : d[i];
+  for (uint32_t part = 0; part < 4; ++part) {  // of 32 columns
+    const auto at = [&](uint32_t i) {
+      return place_of(a.product, row0 + i % 4 / 2 * 8, output0 + part * 32 + i / 4 * 8 + i % 2);
+    };
+    float own[16];
+    TIE_UNROLL
+    for (uint32_t i = 0; i < 16; ++i) own[i] = d[part * 16 + i];
+    put_sums(a.product, own, at);
   }
 }
 

@@ -58,7 +58,10 @@ struct AsyncBlock : Block {
   // Threads that waited one by one come together again, for what a warp does as one.
   TIE_DEVICE void sync_warp() const { __syncwarp(); }
   // The 128 threads of a warpgroup; id 1 to 15.
-  TIE_DEVICE void sync_group(uint32_t id) const { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
+  TIE_DEVICE void sync_group(uint32_t id) const {
+    __syncwarp();  // a barrier wants its warps whole
+    asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
+  }
 
   // ---- barriers in shared memory: a phase ends when all have arrived and all announced bytes are there ----
   TIE_DEVICE void barrier_init(uint32_t at, uint32_t arrivals) const {
@@ -115,6 +118,18 @@ struct AsyncBlock : Block {
   template <uint32_t kLeft>
   TIE_DEVICE void wait_products() const {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kLeft) : "memory");
+  }
+  // Registers that products write or read are touched by nothing before this point that stands after it, and the other
+  // way round: to the compiler the instructions above move no registers. Before begin_products and after wait_products.
+  template <uint32_t kN>
+  TIE_DEVICE void hold(float (&d)[kN]) const {
+    TIE_UNROLL
+    for (uint32_t i = 0; i < kN; ++i) asm volatile("" : "+f"(d[i])::"memory");
+  }
+  template <uint32_t kN>
+  TIE_DEVICE void hold(uint32_t (&a)[kN][4]) const {
+    TIE_UNROLL
+    for (uint32_t i = 0; i < kN * 4; ++i) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
   }
   template <bool kBf16>
   TIE_DEVICE void multiply(float (&d)[32], uint64_t a_at, uint64_t b_at, bool add_to) const {

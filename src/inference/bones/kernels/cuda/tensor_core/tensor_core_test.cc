@@ -1,5 +1,7 @@
 // The kernels of Hopper's and Blackwell's units on the emulator, against double precision and against their portable
 // twins, over shapes that do not fit their tiles, in several orders of threads.
+#include <array>
+
 #include "inference/bones/kernels/cuda/emulator/emulated_tensor_map.h"
 #include "inference/bones/kernels/cuda/kernel_test_support.h"
 #include "inference/bones/kernels/cuda/tensor_core/tensor_core_list.h"
@@ -15,13 +17,14 @@ TensorMap rows_map(const void* base, uint32_t inputs, uint32_t rows) {
                        .rank = 2});
 }
 
-void check_product(const std::string& kernel, TensorType type, uint32_t n, uint32_t k, uint32_t rows) {
+void check_product(const std::string& kernel, TensorType type, uint32_t n, uint32_t k, uint32_t rows,
+                   uint32_t add = 1) {
   const TestMatrix m = test_matrix(type, n, k);
   const auto x = random_floats(size_t{rows} * k, n), start = random_floats(size_t{rows} * n, 2);
   std::vector<uint16_t> narrow(x.size());
   for (size_t i = 0; i < x.size(); ++i) narrow[i] = static_cast<uint16_t>(bf16_bits(x[i]));
   std::vector<float> y = start, twin = start;
-  const GemmArgs product{.w = m.matrix, .x = narrow.data(), .y = y.data(), .rows = rows, .y_stride = n, .add = 1};
+  const GemmArgs product{.w = m.matrix, .x = narrow.data(), .y = y.data(), .rows = rows, .y_stride = n, .add = add};
   FastGemmArgs args{.x_map = rows_map(narrow.data(), k, rows), .w_map = {}, .product = product};
   if (m.format == Format::kBf16) args.w_map = rows_map(m.matrix.codes, k, n);
   run_in_orders(y, [&](uint64_t seed) {
@@ -33,6 +36,21 @@ void check_product(const std::string& kernel, TensorType type, uint32_t n, uint3
   run("tie_gemm" + suffix(m.format), portable, {(n + 63) / 64, (rows + 63) / 64}, kGemmSharedBytes, 0);
   for (size_t i = 0; i < y.size(); ++i)  // the same bf16 numbers, in another order of additions
     ASSERT_NEAR(y[i], twin[i], 2e-5 * (1 + std::sqrt(static_cast<double>(k)))) << kernel << " " << i;
+}
+
+// Few rows, inputs of one block, outputs on both sides of a tile, with and without what was there before.
+void check_odd_products(const std::string& kernel) {
+  uint32_t i = 0;
+  for (uint32_t rows : {2u, 7u, 16u, 17u, 63u, 64u, 65u, 128u, 129u}) {
+    const uint32_t n = std::array{1u, 9u, 127u, 128u, 129u}[i % 5], k = std::array{32u, 96u, 288u}[i % 3];
+    check_product(kernel, i % 2 ? TensorType::kBF16 : TensorType::kQ4_0, n, k, rows, i / 2 % 2);
+    ++i;
+  }
+}
+
+TEST(TensorCore, OddProductsAreThoseOfTheTwin) {
+  check_odd_products("tie_gemm_sm90");
+  check_odd_products("tie_gemm_sm100");
 }
 
 TEST(TensorCore, ProductsOnHopperAreThoseOfTheTwin) {
@@ -101,6 +119,8 @@ TEST(TensorCore, AttentionOnHopperIsThatOfTheTwin) {
   check_attention<64>(16, 2, 2, 40, 0.0f, true);
   check_attention<128>(32, 1, 1, 0, 5.0f, false);
   check_attention<64>(128, 1, 1, 0, 0.0f, true);
+  check_attention<128>(64, 1, 4, 1, 0.0f, true);
+  check_attention<64>(32, 1, 3, 129, 30.0f, false);
 }
 
 }  // namespace
