@@ -93,9 +93,8 @@ Result<void> CudaModel::State::put_frequencies(const DeviceTable& table) {
     const RopeFrequencies f = rope_frequencies(set == 0 ? config.rope_global : config.rope_local, config.rope_dim,
                                                set == 0 && !factors.empty() ? factors.data() : nullptr);
     rope_magnitude[set] = f.magnitude;
-    TIE_CHECK_OK(driver->check(driver->copy_in(reinterpret_cast<DevicePtr>(b.frequencies[set]), f.per_pair.data(),
-                                               f.per_pair.size() * sizeof(double)),
-                               "writing the rope frequencies"));
+    TIE_CHECK_OK(write_now(*driver, reinterpret_cast<DevicePtr>(b.frequencies[set]), f.per_pair.data(),
+                           f.per_pair.size() * sizeof(double)));
   }
   return {};
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "inference/bones/cuda/launcher.h"
 #include "inference/bones/kernels/cuda/attention.h"
 #include "inference/bones/kernels/cuda/pack_weights.h"
 #include "inference/bones/model/architecture.h"
@@ -15,6 +16,7 @@ namespace tie::bones::cuda {
 namespace {
 
 constexpr char kMagic[8] = {'T', 'I', 'E', 'C', 'U', 'D', 'A', '1'};
+constexpr uint64_t kLentUnit = 2 << 20;  // of IPC: a smaller allocation would share a block with others
 constexpr uint32_t kMaxTensors = 4 + kMaxLayers * 24;
 constexpr uint32_t kMaxRows = std::max(kMaxVocab, kMaxExperts* kMaxWidth);  // of a matrix, or of a stack of experts
 
@@ -117,7 +119,10 @@ Result<LoadedWeights> load_weights(std::shared_ptr<Driver> driver, ByteView gguf
     largest = std::max(largest, t.bytes);
     table.tensors.push_back(t);
   }
-  TIE_TRY(out.memory, DeviceMemory::allocate(driver, table.bytes));
+  // Memory that is lent is lent in whole blocks of the driver's: nothing else may lie in the last one.
+  const uint64_t lent = (table.bytes + kLentUnit - 1) / kLentUnit * kLentUnit;
+  TIE_TRY(out.memory, DeviceMemory::allocate(driver, lent));
+  TIE_CHECK_OK(fill_now(*driver, out.memory.at() + table.bytes, 0, lent - table.bytes));
   TIE_TRY(const PinnedMemory staging, PinnedMemory::allocate(driver, largest));
   for (size_t i = 0; i < sources.size(); ++i) {
     const DeviceTensor& t = table.tensors[i];

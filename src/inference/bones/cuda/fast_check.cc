@@ -30,8 +30,7 @@ class Scratch {
     const DevicePtr at = memory_.at() + used_;
     used_ += (values.size() * sizeof(T) + 255) / 256 * 256;
     if (used_ > memory_.size()) return fail(Code::kInternal, "the check's memory is too small");
-    TIE_CHECK_OK(
-        driver_->check(driver_->copy_in(at, values.data(), values.size() * sizeof(T)), "writing a check's input"));
+    TIE_CHECK_OK(write_now(*driver_, at, values.data(), values.size() * sizeof(T)));
     return reinterpret_cast<T*>(at);
   }
 

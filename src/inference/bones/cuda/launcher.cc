@@ -9,7 +9,29 @@ constexpr unsigned kNonBlocking = 1;  // CU_STREAM_NON_BLOCKING
 constexpr int kCaptureThreadLocal = 1;
 constexpr int kMaxDynamicShared = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
+// What `work` puts on a stream of its own is done.
+template <typename Work>
+Result<void> now(const Driver& driver, const char* doing, Work work) {
+  void* stream = nullptr;
+  TIE_CHECK_OK(driver.check(driver.stream_create(&stream, kNonBlocking), "making a stream"));
+  int status = work(stream);
+  if (status == 0) status = driver.stream_sync(stream);
+  driver.stream_destroy(stream);
+  return driver.check(status, doing);
+}
+
 }  // namespace
+
+Result<void> write_now(const Driver& driver, DevicePtr to, const void* from, size_t bytes) {
+  return now(driver, "writing to GPU memory",
+             [&](void* stream) { return driver.copy_in_async(to, from, bytes, stream); });
+}
+
+Result<void> fill_now(const Driver& driver, DevicePtr at, uint8_t value, size_t bytes) {
+  if (bytes == 0) return {};
+  return now(driver, "filling GPU memory",
+             [&](void* stream) { return driver.mem_set_async(at, value, bytes, stream); });
+}
 
 Graph::Graph(Graph&& other) noexcept {
   *this = std::move(other);

@@ -11,6 +11,11 @@
 
 namespace tie::bones::cuda {
 
+// Writes to GPU memory that have arrived when they return. The driver's own calls for it may return sooner, and its
+// default stream, on which they run, does not hold up the streams of launchers: a kernel could come first.
+Result<void> write_now(const Driver& driver, DevicePtr to, const void* from, size_t bytes);
+Result<void> fill_now(const Driver& driver, DevicePtr at, uint8_t value, size_t bytes);
+
 struct GridSize {
   uint32_t x = 1, y = 1, z = 1;
 };

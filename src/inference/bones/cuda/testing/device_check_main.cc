@@ -1,7 +1,9 @@
 // What `./dev device-check` runs on a GPU machine: whole tiny models of every family and weight format against the
-// CPU's result, graphs, KV blocks out and in, IPC between two processes, then speeds. Prints one JSON object. With
-// --driver it loads another driver: the emulated one in tests, where --quick keeps sizes small.
-//   device_check units|models|graphs|ipc|kernels|speed --kernels FATBIN [--driver PATH] [--quick]
+// CPU's result, graphs, KV blocks out and in, IPC between two processes, then speeds. Prints a line of JSON for each
+// case when it is over (check_cases.h). With --driver it loads another driver: the emulated one in tests, where --quick
+// keeps sizes small; --portable leaves the GPU's own units alone.
+//   device_check units|models|graphs|ipc|kernels|speed --kernels FATBIN [--skip CASE,...] [--portable] [--list]
+//                [--driver PATH] [--quick]
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,8 +15,11 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
+#include <sstream>
 
 #include "inference/bones/cuda/cuda_model.h"
+#include "inference/bones/cuda/launcher.h"
+#include "inference/bones/cuda/testing/check_cases.h"
 #include "inference/bones/cuda/testing/kernel_speed.h"
 #include "inference/bones/cuda/testing/synthetic_weights.h"
 #include "inference/bones/single_sequence.h"
@@ -30,16 +35,19 @@ using nlohmann::json;
 
 struct Options {
   std::string command, kernels, driver = "libcuda.so.1";
-  bool quick = false;
+  std::vector<std::string> skip;
+  bool quick = false, list = false, portable = false;
 };
 
 struct Gpu {
   std::shared_ptr<Driver> driver;
   std::vector<std::byte> kernels;
+  bool portable = false;
 };
 
 Result<Gpu> open_gpu(const Options& o) {
   Gpu gpu;
+  gpu.portable = o.portable;
   TIE_TRY(gpu.driver, Driver::load(0, o.driver));
   if (o.kernels.empty()) return gpu;
   std::ifstream in(o.kernels, std::ios::binary);
@@ -64,13 +72,14 @@ struct Rig {
         .max_logit_rows = std::min(rows, 256u),
         .max_sequences = sequences,
         .graphs = graphs,
+        .fast_kernels = !gpu.portable,
         .fast_rows = std::min(rows, 64u)};  // so that tiny models meet the GPU's own units, too
     TIE_TRY(CudaModel model, CudaModel::attach(gpu.driver, gpu.kernels, table, std::move(weights), options));
     rig.model = std::make_unique<CudaModel>(std::move(model));
     TIE_TRY(rig.kv.layout, KvLayout::for_model(table.config));
     rig.kv.n_blocks = blocks;
     TIE_TRY(rig.kv_memory, DeviceMemory::allocate(gpu.driver, blocks * rig.kv.layout.block_bytes()));
-    TIE_CHECK_OK(gpu.driver->check(gpu.driver->mem_set(rig.kv_memory.at(), 0, rig.kv_memory.size()), "zeroing"));
+    TIE_CHECK_OK(fill_now(*gpu.driver, rig.kv_memory.at(), 0, rig.kv_memory.size()));
     rig.kv.base = rig.kv_memory.at();
     return rig;
   }
@@ -130,41 +139,62 @@ bones::testing::TinyModelOptions tiny(const std::string& family, TensorType type
   return o;
 }
 
-// Every family, every format, both paths: each kernel has its part in some of them.
-Result<json> check_models(const Gpu& gpu, const Options& o) {
-  struct Format {
-    const char* name;
-    TensorType type;
-    double tolerance;  // floats: what bf16 products lose; codes: the CPU rounds activations to 8 bits
-  };
-  constexpr Format kFormats[] = {{"f32", TensorType::kF32, 0.02},   {"f16", TensorType::kF16, 0.02},
-                                 {"bf16", TensorType::kBF16, 0.02}, {"q8_0", TensorType::kQ8_0, 0.06},
-                                 {"q4_k", TensorType::kQ4_K, 0.06}, {"q5_k", TensorType::kQ5_K, 0.06},
-                                 {"q6_k", TensorType::kQ6_K, 0.06}};
-  json cases = json::array();
+struct FileFormat {
+  const char* name;
+  TensorType type;
+  double tolerance;  // floats: what bf16 products lose; codes: the CPU rounds activations to 8 bits
+};
+constexpr FileFormat kFileFormats[] = {{"f32", TensorType::kF32, 0.02},   {"f16", TensorType::kF16, 0.02},
+                                       {"bf16", TensorType::kBF16, 0.02}, {"q8_0", TensorType::kQ8_0, 0.06},
+                                       {"q4_k", TensorType::kQ4_K, 0.06}, {"q5_k", TensorType::kQ5_K, 0.06},
+                                       {"q6_k", TensorType::kQ6_K, 0.06}};
+
+// Decode (a token at a time) and a whole prompt.
+Result<void> check_model(const Options& o, const bones::testing::TinyModelOptions& model, double tolerance,
+                         json& found) {
+  TIE_TRY(const Gpu gpu, open_gpu(o));
+  const Bytes file = bones::testing::tiny_model(model);
+  const auto tokens = random_tokens(o.quick ? 6 : 70);
+  TIE_TRY(const auto expected, on_the_cpu(file, tokens));
+  TIE_TRY(LoadedWeights weights, load_weights(gpu.driver, file));
+  TIE_TRY(Rig rig, Rig::make(gpu, weights.table, std::move(weights.memory), 70, 4, 8));
+  found["report"] = rig.model->kernels();
   bool all = true;
-  for (const char* family : {"llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3"}) {
-    for (const Format& format : kFormats) {
-      if (o.quick && (format.type != TensorType::kQ4_K || std::strcmp(family, "gemma3") != 0)) continue;
-      const Bytes file = bones::testing::tiny_model(tiny(family, format.type));
-      const auto tokens = random_tokens(o.quick ? 6 : 70);
-      TIE_TRY(const auto expected, on_the_cpu(file, tokens));
-      TIE_TRY(LoadedWeights weights, load_weights(gpu.driver, file));
-      TIE_TRY(Rig rig, Rig::make(gpu, weights.table, std::move(weights.memory), 70, 4, 8));
-      for (uint32_t chunk : {1u, 70u}) {
-        TIE_TRY(const auto logits, rig.evaluate(tokens, chunk));
-        const double difference = relative_difference(expected, logits);
-        const bool ok = difference < format.tolerance;
-        all = all && ok;
-        cases.push_back(
-            {{"family", family}, {"weights", format.name}, {"chunk", chunk}, {"difference", difference}, {"ok", ok}});
-      }
-    }
+  for (uint32_t chunk : {1u, 70u}) {
+    TIE_TRY(const auto logits, rig.evaluate(tokens, chunk));
+    const double difference = relative_difference(expected, logits);
+    found[chunk == 1 ? "decode_difference" : "prompt_difference"] = difference;
+    all = all && difference < tolerance;
   }
-  return json{{"ok", all}, {"cases", cases}};
+  found["ok"] = all;
+  return {};
 }
 
-Result<json> check_graphs(const Gpu& gpu, const Options& o) {
+// Every family with every format, and heads of every size: each kernel has its part in some of them.
+std::vector<CheckCase> model_cases(const Options& o) {
+  std::vector<CheckCase> cases;
+  auto add = [&](const std::string& family, const FileFormat& format, uint32_t head_dim) {
+    bones::testing::TinyModelOptions model = tiny(family, format.type);
+    model.head_dim = head_dim;
+    if (head_dim > 64) model.n_heads = 2, model.n_kv_heads = 1;
+    cases.push_back({family + "-" + std::to_string(head_dim) + "-" + format.name,
+                     [o, model, format](json& found) { return check_model(o, model, format.tolerance, found); }});
+  };
+  if (o.quick) {
+    add("gemma3", kFileFormats[4], 64);
+    add("phi3", kFileFormats[2], 96);
+    return cases;
+  }
+  for (const char* family : {"llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3"})
+    for (const FileFormat& format : kFileFormats) add(family, format, 64);
+  for (auto [family, head_dim] :
+       {std::pair{"llama", 128u}, {"qwen3", 128u}, {"phi3", 96u}, {"gemma2", 256u}, {"gemma3", 256u}, {"llama", 32u}})
+    for (uint32_t i : {2u, 4u}) add(family, kFileFormats[i], head_dim);
+  return cases;
+}
+
+Result<void> check_graphs(const Options& o, json& found) {
+  TIE_TRY(const Gpu gpu, open_gpu(o));
   const Bytes file = bones::testing::tiny_model(tiny("qwen3", TensorType::kQ4_0));
   const auto tokens = random_tokens(o.quick ? 4 : 64);
   std::vector<float> results[2];
@@ -180,11 +210,13 @@ Result<json> check_graphs(const Gpu& gpu, const Options& o) {
     TIE_CHECK_OK(rig.model->copy_blocks(rig.kv, {&from, 1}, records, false));
     TIE_CHECK_OK(rig.model->copy_blocks(rig.kv, {&to, 1}, records, true));
   }
-  return json{{"ok", results[0] == results[1] && captured == 1}, {"captured", captured}};
+  found["captured"] = captured;
+  found["ok"] = results[0] == results[1] && captured == 1;
+  return {};
 }
 
 // The child is there before the driver is: a driver does not survive a fork.
-Result<json> check_ipc(const Options& o) {
+Result<void> check_ipc(const Options& o, json& found) {
   int to_child[2], to_parent[2];
   if (::pipe(to_child) != 0 || ::pipe(to_parent) != 0) return fail_errno("pipe", errno);
   const Bytes file = bones::testing::tiny_model(tiny("llama", TensorType::kQ8_0));
@@ -211,11 +243,14 @@ Result<json> check_ipc(const Options& o) {
   std::fflush(nullptr);
   const pid_t child = ::fork();
   if (child == 0) {
+    ::close(to_child[1]);  // so that it ends when this process does
+    ::close(to_parent[0]);
     auto ran = attach_and_run(to_child[0], to_parent[1]);
     if (!ran) std::fprintf(stderr, "the attaching process: %s\n", ran.error().message.c_str());
     ::_exit(ran ? 0 : 1);
   }
   ::close(to_parent[1]);
+  ::close(to_child[0]);
   TIE_TRY(const Gpu gpu, open_gpu(o));
   TIE_TRY(LoadedWeights owner, load_weights(gpu.driver, file));
   TIE_TRY(const IpcHandle handle, owner.memory.share());
@@ -231,7 +266,9 @@ Result<json> check_ipc(const Options& o) {
   ::waitpid(child, &status, 0);
   TIE_TRY(Rig rig, Rig::make(gpu, owner.table, std::move(owner.memory), 32, 4, 8));
   TIE_TRY(const auto mine, rig.evaluate(tokens, 32));
-  return json{{"ok", status == 0 && mine == theirs}, {"bytes", owner.table.bytes}};
+  found["bytes"] = owner.table.bytes;
+  found["ok"] = status == 0 && mine == theirs;
+  return {};
 }
 
 double seconds_of(const std::function<Result<void>()>& work, int times, Result<void>& outcome) {
@@ -241,8 +278,8 @@ double seconds_of(const std::function<Result<void>()>& work, int times, Result<v
 }
 
 // One size of model: decode at several batches, prefill.
-Result<json> model_speed(const Gpu& gpu, const Options& o, const char* name, const ModelConfig& config,
-                         cuda::Format format) {
+Result<void> model_speed(const Options& o, const ModelConfig& config, cuda::Format format, json& found) {
+  TIE_TRY(const Gpu gpu, open_gpu(o));
   TIE_TRY(LoadedWeights weights, synthetic_weights(gpu.driver, config, format));
   const uint64_t bytes = weights.table.bytes;
   const uint32_t depth = o.quick ? 16 : 512, most = o.quick ? 2 : 256, prompt = o.quick ? 8 : 2048;
@@ -252,7 +289,9 @@ Result<json> model_speed(const Gpu& gpu, const Options& o, const char* name, con
   std::vector<uint32_t> table(blocks);
   std::iota(table.begin(), table.end(), 0);
   const std::vector<int32_t> tokens(std::max(prompt, most), 7);
-  json decode = json::array();
+  found["weight_bytes"] = bytes;
+  found["report"] = rig.model->kernels();
+  json& decode = found["decode"] = json::array();
   for (uint32_t batch = 1; batch <= most; batch *= o.quick ? 2 : 4) {
     std::vector<SequenceSpan> spans;
     std::vector<uint32_t> rows(batch);
@@ -285,42 +324,51 @@ Result<json> model_speed(const Gpu& gpu, const Options& o, const char* name, con
   const double nq = config.n_heads * config.head_dim, nkv = config.n_kv_heads * config.head_dim;
   const double weights_each = config.n_layers * config.n_embd * (2 * nq + 2 * nkv + 3.0 * config.n_ff);
   const double attention = 2.0 * config.n_layers * prompt * prompt * nq;  // causal: half of four products
-  return json{{"model", name},
-              {"weight_bytes", bytes},
-              {"decode", decode},
-              {"prefill",
-               {{"tokens", prompt},
-                {"tok_s", prompt / seconds},
-                {"tflop_s", (2 * weights_each * prompt + attention) / seconds / 1e12}}}};
+  found["prefill"] = {{"tokens", prompt},
+                      {"tok_s", prompt / seconds},
+                      {"tflop_s", (2 * weights_each * prompt + attention) / seconds / 1e12}};
+  found["ok"] = true;
+  return {};
 }
 
-Result<json> measure(const Gpu& gpu, const Options& o) {
-  json models = json::array();
-  ModelConfig c = llama_config(16, 2048, 8192, 32, 8, 64, 128256);
-  if (o.quick) c = llama_config(1, 256, 256, 8, 2, 32, 320);
-  for (auto [name, format] : {std::pair{"1b-bf16", cuda::Format::kBf16}, {"1b-q4", cuda::Format::kQ4}}) {
-    TIE_TRY(json one, model_speed(gpu, o, name, c, format));
-    models.push_back(std::move(one));
-  }
-  if (!o.quick) {
-    c = llama_config(32, 4096, 14336, 32, 8, 128, 128256);
-    for (auto [name, format] : {std::pair{"8b-bf16", cuda::Format::kBf16}, {"8b-q4", cuda::Format::kQ4}}) {
-      TIE_TRY(json one, model_speed(gpu, o, name, c, format));
-      models.push_back(std::move(one));
-    }
-  }
-  return json{{"ok", true}, {"models", models}};
+std::vector<CheckCase> speed_cases(const Options& o) {
+  std::vector<CheckCase> cases;
+  const ModelConfig one = o.quick ? llama_config(1, 256, 256, 8, 2, 32, 320)
+                                  : llama_config(16, 2048, 8192, 32, 8, 64, 128256),
+                    eight = llama_config(32, 4096, 14336, 32, 8, 128, 128256);
+  auto add = [&](const char* name, const ModelConfig& config, cuda::Format format) {
+    cases.push_back({name, [=](json& found) { return model_speed(o, config, format, found); }});
+  };
+  add("1b-bf16", one, cuda::Format::kBf16);
+  add("1b-q4", one, cuda::Format::kQ4);
+  if (o.quick) return cases;
+  add("8b-bf16", eight, cuda::Format::kBf16);
+  add("8b-q4", eight, cuda::Format::kQ4);
+  return cases;
 }
 
-Result<json> run(const Options& o) {
-  if (o.command == "ipc") return check_ipc(o);
-  TIE_TRY(const Gpu gpu, open_gpu(o));
-  if (o.command == "units") return check_units(gpu.driver, gpu.kernels);
-  if (o.command == "kernels") return kernel_speed(gpu.driver, gpu.kernels, o.quick);
-  if (o.command == "models") return check_models(gpu, o);
-  if (o.command == "graphs") return check_graphs(gpu, o);
-  if (o.command == "speed") return measure(gpu, o);
-  return fail(Code::kBadRequest, "models, graphs, ipc or speed?");
+Result<std::vector<CheckCase>> cases_of(const Options& o) {
+  if (o.command == "models") return model_cases(o);
+  if (o.command == "speed") return speed_cases(o);
+  if (o.command == "graphs")
+    return std::vector<CheckCase>{{"graphs", [o](json& found) { return check_graphs(o, found); }}};
+  if (o.command == "ipc") return std::vector<CheckCase>{{"ipc", [o](json& found) { return check_ipc(o, found); }}};
+  if (o.command != "units" && o.command != "kernels")
+    return fail(Code::kBadRequest, "units, models, graphs, ipc, kernels or speed?");
+  Gpu gpu;  // --list asks no GPU
+  if (!o.list) {
+    TIE_TRY(gpu, open_gpu(o));
+  }
+  static std::vector<std::byte> kernels;
+  kernels = std::move(gpu.kernels);
+  return o.command == "units" ? units_of_gpu(gpu.driver, kernels) : speed_of_kernels(gpu.driver, kernels, o.quick);
+}
+
+std::vector<std::string> words_of(const std::string& list) {
+  std::vector<std::string> out;
+  std::istringstream in(list);
+  for (std::string word; std::getline(in, word, ',');) out.push_back(word);
+  return out;
 }
 
 }  // namespace
@@ -331,6 +379,12 @@ int main(int argc, char** argv) {
     const std::string word = argv[i];
     if (word == "--quick")
       options.quick = true;
+    else if (word == "--list")
+      options.list = true;
+    else if (word == "--portable")
+      options.portable = true;
+    else if (word == "--skip" && i + 1 < argc)
+      options.skip = words_of(argv[++i]);
     else if (word == "--kernels" && i + 1 < argc)
       options.kernels = argv[++i];
     else if (word == "--driver" && i + 1 < argc)
@@ -338,8 +392,14 @@ int main(int argc, char** argv) {
     else
       options.command = word;
   }
-  auto found = run(options);
-  const json out = found ? *found : json{{"ok", false}, {"error", found.error().message}};
-  std::printf("%s\n", out.dump().c_str());
-  return out["ok"].get<bool>() ? 0 : 1;
+  const auto cases = cases_of(options);
+  if (!cases) {
+    std::printf("%s\n", json{{"error", cases.error().message}}.dump().c_str());
+    return 1;
+  }
+  if (options.list) {
+    list_cases(*cases);
+    return 0;
+  }
+  return run_cases(*cases, options.skip) ? 0 : 1;
 }

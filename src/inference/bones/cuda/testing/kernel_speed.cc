@@ -1,8 +1,11 @@
 #include "inference/bones/cuda/testing/kernel_speed.h"
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <numeric>
+#include <random>
+#include <string>
 
 #include "inference/bones/cuda/fast_kernels.h"
 #include "inference/bones/kernels/cuda/pack_weights.h"
@@ -15,14 +18,28 @@ using nlohmann::json;
 constexpr Format kAllFormats[] = {Format::kF32, Format::kF16, Format::kBf16, Format::kQ8,
                                   Format::kQ4,  Format::kQ5,  Format::kQ6};
 
-// GPU memory full of small numbers, whatever their type.
+// Random numbers of ordinary size, whether read as f32, f16, bf16 or codes: equal ones would cost less power, and the
+// GPU would be faster than it is.
+const std::vector<uint16_t>& random_bits() {
+  static const std::vector<uint16_t> bits = [] {
+    std::mt19937 random(3);
+    std::vector<uint16_t> out(4 << 20);
+    for (uint16_t& b : out) b = static_cast<uint16_t>((random() & 0x80ffu) | 0x3f00u);
+    return out;
+  }();
+  return bits;
+}
+
+// GPU memory full of them.
 struct Buffers {
   std::shared_ptr<Driver> driver;
   std::vector<DeviceMemory> all;
 
   Result<DevicePtr> take(size_t bytes) {
     TIE_TRY(DeviceMemory memory, DeviceMemory::allocate(driver, bytes));
-    TIE_CHECK_OK(driver->check(driver->mem_set(memory.at(), 0x21, bytes), "filling a buffer"));
+    const auto& bits = random_bits();
+    for (size_t at = 0; at < bytes; at += bits.size() * 2)
+      TIE_CHECK_OK(write_now(*driver, memory.at() + at, bits.data(), std::min(bytes - at, bits.size() * 2)));
     all.push_back(std::move(memory));
     return all.back().at();
   }
@@ -57,12 +74,8 @@ Result<void> time_product(Launcher& launcher, FastKernels& fast, Buffers& buffer
                                                  kGemmSharedBytes);
             }));
     const double flops = 2.0 * size * size * size;
-    cases.push_back({{"kernel", "product"},
-                     {"format", static_cast<int>(format)},
-                     {"units", units},
-                     {"tflop_s", flops / seconds / 1e12}});
+    cases.push_back({{"kernel", "product"}, {"units", units}, {"tflop_s", flops / seconds / 1e12}});
   }
-  buffers.all.clear();
   return {};
 }
 
@@ -80,8 +93,8 @@ Result<void> time_attention(Launcher& launcher, FastKernels& fast, Buffers& buff
   std::iota(order.begin(), order.end(), 0u);
   const PrefillSpan whole{0, tokens, 0, 0};
   const Driver& driver = *buffers.driver;
-  TIE_CHECK_OK(driver.check(driver.copy_in(table, order.data(), order.size() * 4), "writing a block table"));
-  TIE_CHECK_OK(driver.check(driver.copy_in(span, &whole, sizeof whole), "writing a span"));
+  TIE_CHECK_OK(write_now(driver, table, order.data(), order.size() * 4));
+  TIE_CHECK_OK(write_now(driver, span, &whole, sizeof whole));
   const PrefillArgs args{.q = reinterpret_cast<const float*>(q),
                          .out = reinterpret_cast<float*>(out),
                          .spans = reinterpret_cast<const PrefillSpan*>(span),
@@ -100,34 +113,99 @@ Result<void> time_attention(Launcher& launcher, FastKernels& fast, Buffers& buff
     const double flops = 2.0 * tokens * tokens * n_heads * kDim;  // causal: half of four products
     cases.push_back({{"kernel", "attention"}, {"units", units}, {"tflop_s", flops / seconds / 1e12}});
   }
-  buffers.all.clear();
   return {};
+}
+
+// One row: weights are read once, and nothing else counts.
+Result<void> time_row(Launcher& launcher, Buffers& buffers, Format format, uint32_t outputs, uint32_t inputs, int times,
+                      json& cases) {
+  const Planes planes = planes_of(format, outputs, inputs);
+  TIE_TRY(const DevicePtr w, buffers.take(planes.bytes));
+  TIE_TRY(const DevicePtr x, buffers.take(uint64_t{inputs} * 4));
+  TIE_TRY(const DevicePtr y, buffers.take(uint64_t{outputs} * 4));
+  const GemvArgs args{.w = matrix_at(format, outputs, inputs, reinterpret_cast<const uint8_t*>(w)),
+                      .x = reinterpret_cast<const float*>(x),
+                      .y = reinterpret_cast<float*>(y),
+                      .rows = 1,
+                      .x_stride = inputs,
+                      .y_stride = outputs};
+  TIE_TRY(const double seconds, seconds_of(launcher, times, [&] {
+            return launcher.launch_for("tie_gemv", format, args, {(outputs + kGemvOutputs - 1) / kGemvOutputs, 1, 1},
+                                       kGemvThreads, kGemvSharedBytes);
+          }));
+  cases.push_back({{"kernel", "row"}, {"units", false}, {"gb_s", static_cast<double>(planes.bytes) / seconds / 1e9}});
+  return {};
+}
+
+// Bytes read and written, as the yardstick of others counts them.
+Result<void> time_copy(Launcher& launcher, Buffers& buffers, const Driver& driver, size_t bytes, int times,
+                       json& cases) {
+  TIE_TRY(const DevicePtr from, buffers.take(bytes));
+  TIE_TRY(const DevicePtr to, buffers.take(bytes));
+  TIE_TRY(const double seconds, seconds_of(launcher, times, [&] {
+            return driver.check(driver.copy_within_async(to, from, bytes, launcher.stream()), "copying");
+          }));
+  cases.push_back({{"kernel", "copy"}, {"units", false}, {"gb_s", 2.0 * static_cast<double>(bytes) / seconds / 1e9}});
+  return {};
+}
+
+constexpr const char* kNames[] = {"f32", "f16", "bf16", "q8", "q4", "q5", "q6"};
+const char* name_of(Format format) {
+  return kNames[static_cast<uint32_t>(format)];
 }
 
 }  // namespace
 
-Result<json> kernel_speed(std::shared_ptr<Driver> driver, std::span<const std::byte> kernels, bool quick) {
-  TIE_TRY(const auto launcher, Launcher::create(driver, kernels));
-  const Format formats[] = {Format::kBf16, Format::kQ8, Format::kQ4};
-  TIE_TRY(FastKernels fast, FastKernels::choose(driver, *launcher, formats, 128));
-  Buffers buffers{driver, {}};
-  json cases = json::array();
-  for (Format format : formats)
-    TIE_CHECK_OK(time_product(*launcher, fast, buffers, format, quick ? 64 : 4096, quick ? 1 : 20, cases));
-  TIE_CHECK_OK(time_attention(*launcher, fast, buffers, quick ? 40 : 4096, quick ? 1 : 32, quick ? 1 : 20, cases));
-  return json{{"ok", true}, {"report", fast.report()}, {"cases", cases}};
+std::vector<CheckCase> speed_of_kernels(std::shared_ptr<Driver> driver, std::span<const std::byte> kernels,
+                                        bool quick) {
+  std::vector<CheckCase> cases;
+  // Each with a launcher, memory and units of its own.
+  auto add = [&](const std::string& name, std::vector<Format> formats, uint32_t head_dim, auto measure) {
+    cases.push_back({name, [=](json& found) -> Result<void> {
+                       TIE_TRY(const auto launcher, Launcher::create(driver, kernels));
+                       TIE_TRY(FastKernels fast, FastKernels::choose(driver, *launcher, formats, head_dim));
+                       Buffers buffers{driver, {}};
+                       found["report"] = fast.report();
+                       found["kernels"] = json::array();
+                       TIE_CHECK_OK(measure(*launcher, fast, buffers, found["kernels"]));
+                       found["ok"] = true;
+                       return {};
+                     }});
+  };
+  const int times = quick ? 1 : 20;
+  add("copy", {}, 0, [=](Launcher& launcher, FastKernels&, Buffers& buffers, json& out) {
+    return time_copy(launcher, buffers, *driver, quick ? 4096 : size_t{1} << 30, times, out);
+  });
+  for (Format format : {Format::kBf16, Format::kQ8, Format::kQ4}) {
+    add(std::string("row-") + name_of(format), {}, 0,
+        [=](Launcher& launcher, FastKernels&, Buffers& buffers, json& out) {
+          return time_row(launcher, buffers, format, quick ? 64 : 1 << 16, quick ? 64 : 4096, times, out);
+        });
+    add(std::string("product-") + name_of(format), {format}, 0,
+        [=](Launcher& launcher, FastKernels& fast, Buffers& buffers, json& out) {
+          return time_product(launcher, fast, buffers, format, quick ? 64 : 4096, times, out);
+        });
+  }
+  add("attention", {}, 128, [=](Launcher& launcher, FastKernels& fast, Buffers& buffers, json& out) {
+    return time_attention(launcher, fast, buffers, quick ? 40 : 4096, quick ? 1 : 32, times, out);
+  });
+  return cases;
 }
 
-Result<json> check_units(std::shared_ptr<Driver> driver, std::span<const std::byte> kernels) {
-  json reports = json::array();
-  bool ok = true;
-  for (uint32_t head_dim : {64u, 128u}) {
-    TIE_TRY(const auto launcher, Launcher::create(driver, kernels));
-    TIE_TRY(const FastKernels fast, FastKernels::choose(driver, *launcher, kAllFormats, head_dim));
-    ok = ok && fast.report().find("PORTABLE") == std::string::npos;
-    reports.push_back(fast.report());
-  }
-  return json{{"ok", ok}, {"reports", reports}};
+std::vector<CheckCase> units_of_gpu(std::shared_ptr<Driver> driver, std::span<const std::byte> kernels) {
+  std::vector<CheckCase> cases;
+  auto add = [&](const std::string& name, std::vector<Format> formats, uint32_t head_dim) {
+    cases.push_back({name, [=](json& found) -> Result<void> {
+                       TIE_TRY(const auto launcher, Launcher::create(driver, kernels));
+                       TIE_TRY(const FastKernels fast, FastKernels::choose(driver, *launcher, formats, head_dim));
+                       found["report"] = fast.report();
+                       found["ok"] = fast.report().find("PORTABLE") == std::string::npos;
+                       return {};
+                     }});
+  };
+  for (Format format : kAllFormats) add(std::string("product-") + name_of(format), {format}, 0);
+  for (uint32_t head_dim : {64u, 128u}) add("attention-" + std::to_string(head_dim), {}, head_dim);
+  return cases;
 }
 
 }  // namespace tie::bones::cuda

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "inference/bones/cuda/launcher.h"
 #include "inference/bones/kernels/cuda/pack_weights.h"
 
 namespace tie::bones::cuda {
@@ -42,7 +43,7 @@ Result<LoadedWeights> synthetic_weights(std::shared_ptr<Driver> driver, const Mo
   }
   TIE_TRY(out.table, DeviceTable::parse(out.table.serialize()));
   TIE_TRY(out.memory, DeviceMemory::allocate(driver, out.table.bytes));
-  TIE_CHECK_OK(driver->check(driver->mem_set(out.memory.at(), 0x21, out.table.bytes), "filling the weights"));
+  TIE_CHECK_OK(fill_now(*driver, out.memory.at(), 0x21, out.table.bytes));
   return out;
 }
 
