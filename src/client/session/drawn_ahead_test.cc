@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <set>
+#include <thread>
 
 #include "base/random.h"
 #include "client/session/limits.h"
@@ -12,8 +14,8 @@ namespace tie::client {
 namespace {
 
 struct DrawnAheadTest : testing::Test {
-  int64_t now_ms = 1000;
-  DrawnAhead ahead{[this] { return now_ms; }};
+  std::atomic<int64_t> now_ms = 1000;
+  DrawnAhead ahead{[this] { return now_ms.load(); }};
   crypto::RequestKey key = new_key(), other = new_key();
 
   static crypto::RequestKey new_key() {
@@ -65,6 +67,26 @@ TEST_F(DrawnAheadTest, AnOldOneIsDrawnAnew) {
   EXPECT_FALSE(ahead.has_one_for(key));
   EXPECT_FALSE(take(key).empty());
   ahead.draw(key);
+  EXPECT_TRUE(ahead.has_one_for(key));
+}
+
+// By the real clock, without anybody asking.
+TEST_F(DrawnAheadTest, OneThatNobodyTakesIsWiped) {
+  constexpr int64_t kKeepMs = 20;
+  DrawnAhead idle(monotonic_ms, kKeepMs);
+  ASSERT_TRUE(idle.take(key) && idle.take(key));
+  for (int round = 0; round < 3; ++round) {
+    idle.draw(key);
+    Deadline limit = Deadline::in_ms(30'000);
+    while (idle.holds_one() && !limit.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_FALSE(idle.holds_one()) << round;
+  }
+}
+
+TEST_F(DrawnAheadTest, OneIsNotWipedBeforeItsTime) {
+  take(key), take(key);
+  ahead.draw(key);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_TRUE(ahead.has_one_for(key));
 }
 
