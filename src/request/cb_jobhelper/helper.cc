@@ -77,8 +77,11 @@ class Loop : public Peers {
     polled_[kSpend] = {spend_ && !session_.started() ? spend_.get() : -1, POLLIN, 0};
     if (!read_cloudboard && cloudboard_.open())
       polled_[kCloudboard].fd = cloudboard_.fd();  // its hang-up counts even then
-    int timeout = session_.started() ? 1000 : -1;
+    // What was read with an earlier frame, while there was no room for more: no poll wakes for it.
+    const bool held = read_cloudboard && cloudboard_.open() && cloudboard_.holds_frame();
+    int timeout = held ? 0 : session_.started() ? 1000 : -1;
     if (::poll(polled_.data(), polled_.size(), timeout) < 0 && errno != EINTR) return fail_errno("poll", errno);
+    if (held) polled_[kCloudboard].revents |= POLLIN;
     return {};
   }
 

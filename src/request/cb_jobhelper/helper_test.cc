@@ -1,6 +1,9 @@
 #include "request/cb_jobhelper/helper.h"
 
 #include <gtest/gtest.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -88,6 +91,34 @@ TEST_F(HelperTest, AWarmHelperEndsWhenItsAppDies) {
   auto got = os::receive_message<v1::FromHelper>(cloudboard.get(), kMaxFrameBytes, deadline);
   ASSERT_FALSE(got.has_value());
   EXPECT_EQ(got.error().code, Code::kIo);
+}
+
+// The key comes late, so the helper stops reading with the last chunk in hand, of which no socket tells any more.
+TEST_F(HelperTest, AChunkThatWasReadBeforeTheKeyCameIsNotForgotten) {
+  const std::vector<std::string> chunks = {std::string(kMaxBufferedBeforeKeyBytes / 2 + 1000, 'a'),
+                                           std::string(kMaxBufferedBeforeKeyBytes / 2, 'b'), "the last"};
+  Bytes wire;
+  for (const std::string& text : chunks) {
+    const std::string message = client.chunk(text, &text == &chunks.back()).SerializeAsString();
+    append_u32_be(wire, static_cast<uint32_t>(message.size()));
+    append(wire, as_bytes(message));
+  }
+  say(cloudboard, client.start());
+  hear<v1::DecapRequest>(keys);
+  for (size_t at = 0; at < wire.size();) {
+    const ssize_t sent = ::write(cloudboard.get(), wire.data() + at, wire.size() - at);
+    ASSERT_GT(sent, 0);
+    at += static_cast<size_t>(sent);
+  }
+  int unread = 1;
+  for (; unread > 0 && !deadline.passed(); ::usleep(500)) ASSERT_EQ(::ioctl(cloudboard.get(), SIOCOUTQ, &unread), 0);
+  say(keys, client.keys_reply());
+  EXPECT_TRUE(hear<v1::ToApp>(app).has_parameters());
+  for (const std::string& text : chunks) {
+    const v1::ToApp got = hear<v1::ToApp>(app);
+    ASSERT_EQ(got.input().data(), text);
+    EXPECT_EQ(got.input().final(), &text == &chunks.back());
+  }
 }
 
 TEST_F(HelperTest, AnAppThatDoesNotReadHoldsTheClientBack) {

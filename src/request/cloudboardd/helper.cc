@@ -65,6 +65,11 @@ void Helper::pause_reading(bool pause) {
   paused_ = pause;
   if (pause && !link_.wants_write()) return unwatch();
   want_write();
+  // What was read with an earlier frame wakes nobody. From the loop: the owner is in the middle of something.
+  if (!pause && link_.holds_frame())
+    loop_.post([weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->read_all();
+    });
 }
 
 void Helper::on_events(uint32_t events) {

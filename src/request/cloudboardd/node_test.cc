@@ -20,8 +20,9 @@ struct Recorder : ClientStream {
   std::promise<void> finished;
   void read_next() override { ++reads; }
   void send(v1::InvokeResponse message) override { got.push_back(std::move(message)); }
-  size_t queued_bytes() const override { return 0; }
+  size_t queued_bytes() const override { return queued; }
   int64_t stalled_ms() const override { return 0; }
+  size_t queued = 0;  // the loop's
   void finish(const Error& error, bool) override {
     if (status) return;
     status = error;
@@ -356,6 +357,47 @@ TEST_F(NodeTest, TheClientIsNotReadWhileItsHelperTakesNothing) {
   }
   EXPECT_LE(sent, 3);
   wait(call);
+}
+
+// The whole answer was read from the helper at once, but its client took a part only: the rest waits where no socket
+// tells of it.
+TEST_F(NodeTest, AClientThatTookNothingForAWhileGetsTheWholeAnswer) {
+  constexpr size_t kPieces = 5;
+  helper_body = [](os::Fd connection, int) {
+    Puppet puppet;
+    (void)say_warm(connection.get(), puppet);
+    (void)os::receive_frame(connection.get(), 1 << 20, 1, kLong);
+    Bytes all;
+    for (size_t i = 0; i <= kPieces; ++i) {
+      v1::FromHelper message;
+      if (i == 0) message.mutable_header()->set_salt(std::string(32, 's'));
+      if (i > 0) message.mutable_chunk()->set_sealed(std::string(i, 'x'));
+      if (i == kPieces) message.mutable_chunk()->set_final(true);
+      const std::string text = message.SerializeAsString();
+      append_u32_be(all, static_cast<uint32_t>(text.size()));
+      append(all, as_bytes(text));
+    }
+    (void)!::write(connection.get(), all.data(), all.size());
+    while (os::receive_frame(connection.get(), 1 << 20, 1, kLong)) {
+    }
+  };
+  Call call = begin();
+  on_loop([&] { call.client->queued = kPauseHelperBytes; });
+  open(call, "enc");
+  chunk(call, "question", true);
+  for (size_t taken = 1; taken <= kPieces; ++taken) {  // the acknowledgement of the setup comes before
+    size_t got = 0;
+    for (Deadline deadline = Deadline::in_ms(5000); got < taken + 1 && !deadline.passed(); ::usleep(500))
+      on_loop([&] { got = call.client->got.size(); });
+    ASSERT_EQ(got, taken + 1);
+    on_loop([&] {
+      call.client->queued = 0;
+      call.request->on_taken();
+      call.client->queued = kPauseHelperBytes;  // before what is held is looked at: one piece each time
+    });
+  }
+  EXPECT_EQ(wait(call), Code::kOk);
+  EXPECT_EQ(call.client->got.size(), kPieces + 2);
 }
 
 TEST_F(NodeTest, LosingTheControllerStopsServingAtOnceAndKeepsWhatRuns) {

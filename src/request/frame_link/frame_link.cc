@@ -46,6 +46,13 @@ Result<std::optional<os::Frame>> FrameLink::next() {
   }
 }
 
+bool FrameLink::holds_frame() const {
+  const size_t have = end_ - start_;
+  if (have < kHeaderBytes) return false;
+  const size_t size = load_u32_be(in_.data() + start_);
+  return size > limits_.max_frame_bytes || have - kHeaderBytes >= size;
+}
+
 Result<std::optional<os::Frame>> FrameLink::take() {
   size_t have = end_ - start_;
   if (have < kHeaderBytes) {

@@ -35,6 +35,9 @@ class FrameLink {
   // The next complete frame; nullopt when the poll loop should wait again. Call until nullopt. Errors: kIo "connection
   // closed", kTooLarge, kCorrupt. Frames that came before the peer closed are given first.
   Result<std::optional<os::Frame>> next();
+  // Whether next() has something to give (or a fault to report) without reading. Who stopped asking before nullopt asks
+  // this before the next poll: the socket is silent about what was read already.
+  bool holds_frame() const;
 
   // Sends at once what the kernel takes and queues the rest. `fds` are duplicated. Errors: kTooLarge over
   // max_queued_bytes, kIo.

@@ -37,6 +37,29 @@ TEST(FrameLink, GivesFramesInOrderHoweverTheyWereCut) {
   EXPECT_EQ(frames, 50u);
 }
 
+TEST(FrameLink, SaysWhatItHoldsThatNoPollTellsOf) {
+  auto [a, b] = make_pair({.max_frame_bytes = 100});
+  Bytes wire;
+  for (uint8_t size : {3, 0, 2}) {
+    append_u32_be(wire, size);
+    wire.insert(wire.end(), size, 'x');
+  }
+  append_u32_be(wire, 5);  // begun only
+  ASSERT_EQ(::write(a.fd(), wire.data(), wire.size()), static_cast<ssize_t>(wire.size()));
+  EXPECT_FALSE(b.holds_frame()) << "nothing was read yet";
+  for (bool more : {true, true, false}) {
+    ASSERT_TRUE(b.next()->has_value());
+    EXPECT_EQ(b.holds_frame(), more);
+  }
+  ASSERT_FALSE(b.next()->has_value());
+  wire.assign(5, 'x');
+  append_u32_be(wire, 101);
+  ASSERT_EQ(::write(a.fd(), wire.data(), wire.size()), static_cast<ssize_t>(wire.size()));
+  ASSERT_TRUE(b.next()->has_value());
+  EXPECT_TRUE(b.holds_frame()) << "a fault is something to report";
+  EXPECT_EQ(b.next().error().code, Code::kTooLarge);
+}
+
 TEST(FrameLink, QueuesWhatThePeerDoesNotReadAndDeliversItLater) {
   auto [a, b] = make_pair({.max_frame_bytes = 1 << 20, .max_queued_bytes = 8 << 20});
   for (int i = 0; i < 7; ++i) ASSERT_TRUE(a.send(Bytes(1 << 20, static_cast<uint8_t>(i))).has_value());
