@@ -371,6 +371,30 @@ TEST(EngineCore, DraftsChangeNothingButTheNumberOfPasses) {
   EXPECT_LT(passes[1], passes[0]);
 }
 
+// The prompt's last token comes in a step of its own and brings drafts along, which reach into the block behind the
+// prompt's; then the samples fork, and their drafts reach there as well. Of two tokens every sequence has occurred.
+TEST(EngineCore, DraftsOfSeveralSamplesStayInBlocksOfTheirOwn) {
+  for (uint32_t length = 24; length < 36; ++length) {
+    SCOPED_TRACE(length);
+    std::vector<int32_t> prompt;
+    for (uint32_t i = 0; i < length; ++i) prompt.push_back(5 + (0x17 >> i % 8 & 1));
+    std::vector<int32_t> texts[2][3];
+    for (uint32_t drafts : {0u, 3u}) {
+      EngineOptions options;
+      options.limits.max_draft_sequences = drafts;
+      options.limits.max_rows = length - 1;
+      Bench b(options, {.remembers = 2});
+      auto sink = b.run(
+          {.prompt = prompt,
+           .sampling = {
+               .logit_bias = {{5, 100.0f}, {6, 100.0f}}, .seed = 4, .n = 3, .max_tokens = 60, .ignore_eos = true}});
+      EXPECT_EQ(sink->usage.drafted_tokens > 0, drafts > 0);
+      for (size_t i = 0; i < 3; ++i) texts[drafts > 0][i] = sink->samples[i].tokens;
+    }
+    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(texts[0][i], texts[1][i]) << i;
+  }
+}
+
 // Even and odd tokens in turn, so that a mask for the wrong place shows at once.
 class Turns final : public Constraint {
  public:

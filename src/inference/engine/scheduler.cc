@@ -152,18 +152,19 @@ bool Scheduler::make_room(const Sequence& needy) {
   return false;
 }
 
-// Blocks for positions [n_cached, end), the first of them private to this sequence. False when there are not enough;
-// those taken are kept.
+// Blocks for positions [n_cached, end), private to this sequence: drafts may have reached behind the prompt before its
+// samples forked. False when there are not enough; those taken are kept.
 bool Scheduler::reserve(Sequence& s, uint32_t end) {
-  uint32_t first = s.n_cached / pool_.layout().block_tokens;
-  while (first < s.blocks.size() && pool_.shared(s.blocks[first])) {
-    if (auto own = pool_.copy(s.blocks[first])) {
-      s.blocks[first] = *own;
+  uint32_t wanted = pool_.layout().blocks_for(end);
+  for (uint32_t at = s.n_cached / pool_.layout().block_tokens; at < std::min<size_t>(wanted, s.blocks.size());) {
+    if (!pool_.shared(s.blocks[at])) {
+      ++at;
+    } else if (auto own = pool_.copy(s.blocks[at])) {
+      s.blocks[at] = *own;
     } else if (!make_room(s)) {
       return false;
     }
   }
-  uint32_t wanted = pool_.layout().blocks_for(end);
   while (s.blocks.size() < wanted) {
     if (auto block = pool_.allocate()) {
       s.blocks.push_back(*block);
@@ -197,9 +198,10 @@ void Scheduler::add_scored_rows(const Sequence& s, PlanEntry& entry) {
 bool Scheduler::place(Sequence& s, uint32_t n_rows, std::span<const int32_t> draft) {
   auto n_draft = static_cast<uint32_t>(draft.size());
   if (!reserve(s, s.n_cached + n_rows + n_draft)) {
-    uint32_t covered = static_cast<uint32_t>(s.blocks.size()) * pool_.layout().block_tokens;
-    bool private_start = covered > s.n_cached && !pool_.shared(s.blocks[s.n_cached / pool_.layout().block_tokens]);
-    if (!private_start) return false;
+    uint32_t at = s.n_cached / pool_.layout().block_tokens;
+    while (at < s.blocks.size() && !pool_.shared(s.blocks[at])) ++at;
+    uint32_t covered = at * pool_.layout().block_tokens;
+    if (covered <= s.n_cached) return false;
     n_rows = std::min(n_rows, covered - s.n_cached);
     n_draft = 0;
   }
