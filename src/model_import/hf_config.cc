@@ -151,11 +151,9 @@ Result<void> read_window(const Fields& f, HfConfig& c) {
 }  // namespace
 
 Result<HfConfig> read_config(const nlohmann::json& config, std::optional<uint32_t> head_dim) {
-  if (config.contains("quantization_config"))
-    return fail(Code::kUnsupportedFeature,
-                "the checkpoint is quantised (quantization_config); take the unquantised one or a GGUF file");
   HfConfig c;
   TIE_TRY(c.family, find_family(config));
+  TIE_TRY(c.quantised, read_scheme(config));
   const Fields fields(config);
   TIE_CHECK_OK(read_sizes(fields, head_dim, c));
   TIE_CHECK_OK(check_activation(fields, c));

@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "model_files/gguf_header.h"
+#include "model_import/quantised_matrix.h"
 
 namespace tie::model_import {
 
@@ -30,6 +31,7 @@ struct Family {
 
 struct HfConfig {
   const Family* family = nullptr;
+  QuantScheme quantised;
   uint32_t n_layers = 0, n_embd = 0, n_ff = 0, n_heads = 0, n_kv_heads = 0, n_vocab = 0, context = 0;
   uint32_t head_dim = 0;
   uint32_t rope_dim = 0;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -22,10 +23,27 @@ using model_files::TensorType;
 constexpr size_t kFlushBytes = 8 << 20;
 constexpr int64_t kWriteDeadlineMs = 600'000;
 
+// Of a matrix that came quantised: its own codes' type where the file has such blocks (Q4_1 holds what Q4_0 does).
+// Nothing where it must be computed as floats, and where its experts differ in kind.
+std::optional<TensorType> type_of_codes(const PlannedTensor& tensor) {
+  std::optional<TensorType> all;
+  for (const SourceTensor& part : tensor.parts) {
+    const auto own = part.quantised ? part.quantised->block_type() : std::nullopt;
+    const bool mixed = all && own && (*all == TensorType::kQ8_0) != (*own == TensorType::kQ8_0);
+    if (!own || mixed) return std::nullopt;
+    all = !all || *all == *own ? *own : TensorType::kQ4_1;
+  }
+  return all;
+}
+
 TensorType type_of(const PlannedTensor& tensor, WeightFormat format) {
   if (!tensor.matrix) return TensorType::kF32;
-  if (format == WeightFormat::kQ8_0 && tensor.dims[0] % 32 == 0) return TensorType::kQ8_0;
-  switch (tensor.parts[0]->type) {
+  const bool eight_bits = format == WeightFormat::kQ8_0 && tensor.dims[0] % 32 == 0;
+  const bool quantised = std::any_of(tensor.parts.begin(), tensor.parts.end(),
+                                     [](const SourceTensor& part) { return part.quantised.has_value(); });
+  if (quantised) return type_of_codes(tensor).value_or(eight_bits ? TensorType::kQ8_0 : TensorType::kF16);
+  if (eight_bits) return TensorType::kQ8_0;
+  switch (tensor.parts[0].plain->type) {
     case SafetensorsType::kF16:
       return TensorType::kF16;
     case SafetensorsType::kBF16:
@@ -54,7 +72,9 @@ class Writer {
     if (tensor.parts.empty()) {
       TIE_CHECK_OK(append_row(type, tensor.values, buffer_));
     }
-    for (const auto* part : tensor.parts) TIE_CHECK_OK(rows_of(tensor, *part, type));
+    for (const SourceTensor& part : tensor.parts)
+      TIE_CHECK_OK(part.quantised ? quantised_rows_of(tensor, *part.quantised, type)
+                                  : rows_of(tensor, *part.plain, type));
     const uint64_t total = written_ + buffer_.size();
     buffer_.resize(buffer_.size() +
                    (model_files::kGgufAlignment - total % model_files::kGgufAlignment) % model_files::kGgufAlignment);
@@ -74,6 +94,23 @@ class Writer {
       read_row(part, source_row(tensor, rope_dim_, row) * k, row_);
       for (float& f : row_) f += tensor.add_one ? 1.0f : 0.0f;
       TIE_CHECK_OK(append_row(type, row_, buffer_));
+      if (buffer_.size() >= kFlushBytes) TIE_CHECK_OK(flush());
+    }
+    return {};
+  }
+
+  Result<void> quantised_rows_of(const PlannedTensor& tensor, const QuantisedMatrix& part, TensorType type) {
+    const uint64_t k = tensor.dims[0], n = tensor.dims[1];
+    const bool as_blocks = type_of_codes(tensor) == type;
+    row_.resize(k);
+    for (uint64_t row = 0; row < n; ++row) {
+      const uint64_t from = source_row(tensor, rope_dim_, row);
+      if (as_blocks) {
+        TIE_CHECK_OK(part.append_blocks(from, type, buffer_));
+      } else {
+        part.read_row(from, row_);
+        TIE_CHECK_OK(append_row(type, row_, buffer_));
+      }
       if (buffer_.size() >= kFlushBytes) TIE_CHECK_OK(flush());
     }
     return {};

@@ -88,7 +88,9 @@ TEST_F(Import, NamesWhatItCannotCompute) {
   EXPECT_NE(outcome_with({{"hidden_act", "relu"}}).find("relu"), std::string::npos);
   EXPECT_NE(outcome_with({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}}}).find("dynamic"),
             std::string::npos);
-  EXPECT_NE(outcome_with({{"quantization_config", {{"quant_method", "gptq"}}}}).find("quantised"), std::string::npos);
+  EXPECT_NE(outcome_with({{"quantization_config", {{"quant_method", "hqq"}}}}).find("hqq"), std::string::npos);
+  EXPECT_NE(outcome_with({{"quantization_config", {{"bits", 4}}}}).find("quantised"), std::string::npos);
+  EXPECT_NE(outcome_with({{"quantization_config", 4}}).find("quantization_config"), std::string::npos);
   EXPECT_NE(outcome_with({{"hidden_size", 64}}).find("shape"), std::string::npos);
   EXPECT_NE(outcome_with({{"hidden_size", -1}}).find("hidden_size"), std::string::npos);
   EXPECT_NE(outcome_with({{"num_attention_heads", 0}}).find("num_attention_heads"), std::string::npos);

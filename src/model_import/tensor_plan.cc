@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 namespace tie::model_import {
@@ -16,15 +17,15 @@ class Planner {
 
   Result<void> vector(const std::string& from, const std::string& to, uint64_t n, bool norm) {
     TIE_TRY(const SafetensorsTensor* tensor, take(from, {n}));
-    PlannedTensor out{to, {n}, {tensor}};
+    PlannedTensor out{to, {n}, {SourceTensor{tensor, {}}}};
     out.add_one = norm && c_.family->gemma;
     planned_.push_back(std::move(out));
     return {};
   }
 
   Result<void> matrix(const std::string& from, const std::string& to, uint64_t n, uint64_t k, bool rotated = false) {
-    TIE_TRY(const SafetensorsTensor* tensor, take(from, {n, k}));
-    PlannedTensor out{to, {k, n}, {tensor}};
+    TIE_TRY(SourceTensor tensor, take_matrix(from, n, k));
+    PlannedTensor out{to, {k, n}, {std::move(tensor)}};
     out.matrix = true;
     if (rotated && c_.family->interleaved_rope) out.interleaved_head = c_.head_dim;
     planned_.push_back(std::move(out));
@@ -44,8 +45,8 @@ class Planner {
     PlannedTensor out{to, {k, n, c_.n_experts}};
     out.matrix = true;
     for (uint32_t e = 0; e < c_.n_experts; ++e) {
-      TIE_TRY(const SafetensorsTensor* tensor, take(fmt::format(fmt::runtime(pattern), e), {n, k}));
-      out.parts.push_back(tensor);
+      TIE_TRY(SourceTensor tensor, take_matrix(fmt::format(fmt::runtime(pattern), e), n, k));
+      out.parts.push_back(std::move(tensor));
     }
     planned_.push_back(std::move(out));
     return {};
@@ -63,7 +64,7 @@ class Planner {
 
   Result<void> refuse_leftovers() const {
     for (std::string_view name : folder_.names())
-      if (!used_.contains(std::string(name)) && !name.ends_with("rotary_emb.inv_freq"))
+      if (!used_.contains(std::string(name)) && !name.ends_with("rotary_emb.inv_freq") && !is_empty_bias(name))
         return fail(Code::kUnsupportedFeature,
                     fmt::format("tensor {} is not part of {} as this program knows it", name, c_.family->hf_name));
     return {};
@@ -71,7 +72,28 @@ class Planner {
 
   std::vector<PlannedTensor> take_all() { return std::move(planned_); }
 
+  // Stored, quantised or not.
+  bool has_matrix(const std::string& stem) const {
+    return folder_.has(stem + "weight") || folder_.has(stem + "qweight") || folder_.has(stem + "weight_packed");
+  }
+
  private:
+  // Tools that quantise write a bias of zeros beside every matrix.
+  bool is_empty_bias(std::string_view name) const {
+    if (c_.quantised.method == QuantScheme::Method::kNone || !name.ends_with("_proj.bias")) return false;
+    const ByteView data = folder_.find(name)->data;
+    return std::all_of(data.begin(), data.end(), [](uint8_t byte) { return byte == 0; });
+  }
+
+  Result<SourceTensor> take_matrix(const std::string& name, uint64_t n, uint64_t k) {
+    auto find = [this](const std::string& wanted) { return folder_.find(wanted); };
+    const std::string stem = name.substr(0, name.size() - std::string_view("weight").size());
+    TIE_TRY(auto quantised, QuantisedMatrix::find(find, c_.quantised, stem, n, k, used_));
+    if (quantised) return SourceTensor{nullptr, std::move(quantised)};
+    TIE_TRY(const SafetensorsTensor* tensor, take(name, {n, k}));
+    return SourceTensor{tensor, {}};
+  }
+
   Result<const SafetensorsTensor*> take(const std::string& name, const std::vector<uint64_t>& shape) {
     const SafetensorsTensor* tensor = folder_.find(name);
     if (!tensor) return fail(Code::kCorrupt, fmt::format("tensor {} is missing", name));
@@ -149,7 +171,7 @@ Result<std::vector<PlannedTensor>> plan_tensors(const HfFolder& folder, const Hf
   TIE_CHECK_OK(p.matrix("model.embed_tokens.weight", "token_embd.weight", c.n_vocab, c.n_embd));
   TIE_CHECK_OK(p.vector("model.norm.weight", "output_norm.weight", c.n_embd, true));
   // A tied checkpoint may store the head as well; the embedding is what counts.
-  if (c.tied.value_or(!folder.has("lm_head.weight")))
+  if (c.tied.value_or(!p.has_matrix("lm_head.")))
     p.ignore("lm_head.weight");
   else
     TIE_CHECK_OK(p.matrix("lm_head.weight", "output.weight", c.n_vocab, c.n_embd));
