@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <random>
 
 #include "bench/limits.h"
@@ -128,6 +129,54 @@ void attention(const KernelSet& set, KvType type, uint32_t rows, uint32_t dim, u
       static_cast<double>(keys / 32 * job.block_stride) / t * 1e-9);
 }
 
+// A decode step of one sequence as a model's layers walk it: what they read lies in the last-level cache, or in memory.
+void deep_attention(const KernelSet& set, uint32_t rows, uint32_t heads, uint32_t dim, uint32_t keys, double budget) {
+  constexpr uint32_t kLayers = 30, kTokens = 32;
+  const size_t record = kTokens / 16 * q8_group_bytes(dim), layer = heads * record, stride = kLayers * layer;
+  Arena arena;
+  arena.take<std::byte>(keys / kTokens * stride);
+  arena.allocate();
+  std::byte* cache = arena.take<std::byte>(keys / kTokens * stride);
+  const auto x = random_floats(dim);
+  for (uint32_t at = 0; at < keys * kLayers * heads; ++at) {
+    const uint32_t token = at % kTokens;
+    set.store_kv({x.data(), x.data(), cache + at / kTokens * record, token, kTokens, dim, KvType::kQ8});
+  }
+  std::vector<uint32_t> table(keys / kTokens);
+  std::iota(table.begin(), table.end(), 0u);
+  auto q = random_floats(rows * dim);
+  for (float& v : q) v /= std::sqrt(static_cast<float>(dim));
+  std::vector<float> acc(kAttentionRows * dim);
+  std::vector<std::byte> raw_q;
+  std::byte* prepared = aligned_bytes(raw_q, attention_scratch_bytes(dim));
+  AttentionPartial total{{}, {}, acc.data()};
+  AttentionJob jobs[2];
+  const auto job_of = [&](uint32_t item) {
+    AttentionJob& job = jobs[item % 2];
+    job.kv = cache + item / heads * layer + item % heads * record, job.block_stride = stride;
+    job.block_table = table.data(), job.block_tokens = kTokens, job.head_dim = dim, job.type = KvType::kQ8;
+    job.n_rows = rows, job.prepared = prepared;
+    for (uint32_t r = 0; r < rows; ++r) job.q[r] = q.data() + r * dim, job.key_end[r] = keys;
+  };
+  const uint32_t blocks = keys / kKeyBlock;
+  const double t = best_seconds(
+      [&] {
+        job_of(0);
+        for (uint32_t item = 0; item < kLayers * heads; ++item) {
+          AttentionJob& job = jobs[item % 2];
+          if (item + 1 < kLayers * heads) job_of(item + 1);
+          set.prepare_queries(job);
+          for (uint32_t i = 0; i < blocks; ++i) {
+            job.next = i + 1 < blocks ? &job : &jobs[(item + 1) % 2], job.next_block = (i + 1) % blocks;
+            (i == 0 ? set.attend_block : set.attend_more)(job, i, total);
+          }
+        }
+      },
+      budget);
+  fmt::print("{} deep attention rows {} heads {} dim {} keys {}: {:>7.1f} us a layer {:>6.1f} GB/s\n", set.name, rows,
+             heads, dim, keys, t * 1e6 / kLayers, static_cast<double>(keys / kTokens * stride) / t * 1e-9);
+}
+
 void products(const KernelSet& set, double budget) {
   for (Packing packing : {Packing::kTileQ4, Packing::kTileQ8})
     for (uint32_t rows : {1, 4, 8, 12, 16, 32, 72, 128}) product(set, packing, rows, 768, 576, budget);
@@ -141,6 +190,9 @@ void attentions(const KernelSet& set, double budget) {
   for (KvType type : {KvType::kF16, KvType::kQ8})
     for (uint32_t dim : {64, 256})
       for (uint32_t rows : {1, 3, 4, 8}) attention(set, type, rows, dim, 512, budget);
+  if (set.attend_more == nullptr) return;
+  deep_attention(set, 3, 3, 64, 2048, 4 * budget);
+  deep_attention(set, 4, 1, 256, 2048, 4 * budget);
 }
 
 }  // namespace

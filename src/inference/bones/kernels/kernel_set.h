@@ -63,6 +63,8 @@ struct AttentionJob {
   uint32_t key_begin[kAttentionRows] = {}, key_end[kAttentionRows] = {};  // row r sees keys [begin, end)
   std::byte* prepared =
       nullptr;  // attention_scratch_bytes(head_dim), 64-byte aligned: what prepare_queries leaves for attend_block
+  const AttentionJob* next = nullptr;  // what this thread attends to next, fetched into its caches meanwhile, or null
+  uint32_t next_block = 0;
 };
 
 // Softmax state of up to 8 rows over some keys: weights relative to max, their sum, and the weighted sum of values.

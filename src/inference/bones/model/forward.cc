@@ -45,7 +45,7 @@ class Pass {
         n_rows_(apart_ ? plan.rows.first_row(thread + 1) - first_row_ : rows_),
         items_(item_share(plan)),
         keep_rows_(plan.keep_rows),
-        heads_by_item_(!split_ && (whole_ || !apart_) && ws_.items.size() == batch.sequences.size() * c_.n_kv_heads),
+        heads_by_item_((whole_ || !apart_) && ws_.items.size() == batch.sequences.size() * c_.n_kv_heads),
         in_(keep_rows_ ? shared_in() : own_rows(ws_.in_acts)),
         attention_in_(own_rows(ws_.attention_acts)),
         ffn_(own_rows(ws_.ffn_acts)) {}
@@ -245,8 +245,10 @@ class Pass {
       k_.scale_by(head + c_.rope_dim, head + c_.rope_dim, scale, c_.head_dim - c_.rope_dim);
   }
 
-  void finish_query(const LayerWeights& w, uint32_t row, uint32_t h, bool local) {
+  // In place, or in `to`.
+  void finish_query(const LayerWeights& w, uint32_t row, uint32_t h, bool local, float* to = nullptr) {
     float* q = ws_.q + (size_t{row} * c_.n_heads + h) * c_.head_dim;
+    if (to) q = static_cast<float*>(std::memcpy(to, q, c_.head_dim * sizeof(float)));
     finish_head(q, w.q_bias ? w.q_bias + h * c_.head_dim : nullptr, w.q_norm, row, local, c_.attention_scale);
   }
 
@@ -282,15 +284,17 @@ class Pass {
     uint32_t layer;
     bool local;
   };
-  static void finish_item(void* context, const AttentionItem& item) {
+  static void finish_item(void* context, const AttentionItem& item, float* heads, bool newest) {
     const ItemOfLayer& at = *static_cast<const ItemOfLayer*>(context);
     Pass& pass = *at.pass;
     const uint32_t group = pass.c_.n_heads / pass.c_.n_kv_heads;
     const SequenceSpan& span = pass.batch_.sequences[item.sequence];
     for (uint32_t row = span.first_row; row < span.first_row + span.n_rows; ++row) {
-      for (uint32_t h = item.kv_head * group; h < (item.kv_head + 1) * group; ++h)
-        pass.finish_query(*at.w, row, h, at.local);
-      pass.finish_key_value(*at.w, at.layer, row, item.kv_head, at.local);
+      for (uint32_t h = item.kv_head * group; h < (item.kv_head + 1) * group; ++h) {
+        pass.finish_query(*at.w, row, h, at.local, heads);
+        if (heads) heads += pass.c_.head_dim;
+      }
+      if (newest) pass.finish_key_value(*at.w, at.layer, row, item.kv_head, at.local);
     }
   }
 
@@ -304,18 +308,16 @@ class Pass {
     const LinearTarget qkv[3] = {
         {w.q, ws_.q + row0 * nq, nq}, {w.k, ws_.k + row0 * nkv, nkv}, {w.v, ws_.v + row0 * nkv, nkv}};
     linear(k_, qkv, *in, part(), parts(), scratch().matmul);
+    const AttentionLayer at{layer, local ? c_.sliding_window : 0, c_.attention_soft_cap};
+    if (split_) fetch_split(ws_, c_, batch_, kv_, at, thread_);
     barrier_of_shared_rows();
     if (!heads_by_item_) finish_heads(w, layer, local);
-    const AttentionLayer at{layer, local ? c_.sliding_window : 0, c_.attention_soft_cap};
-    if (split_) {
-      attend_split(k_, ws_, c_, batch_, kv_, at, thread_);
-      barrier();
-      merge_split(k_, ws_, c_, batch_, kv_, at, thread_);
-    } else {
-      ItemOfLayer item{this, &w, layer, local};
-      attend_items(k_, ws_, c_, batch_, kv_, at, thread_, items_,
-                   {&item, heads_by_item_ ? &Pass::finish_item : nullptr});
-    }
+    ItemOfLayer item{this, &w, layer, local};
+    const ItemHook before{&item, heads_by_item_ ? &Pass::finish_item : nullptr};
+    if (split_)
+      attend_split(k_, ws_, c_, batch_, kv_, at, thread_, before);
+    else
+      attend_items(k_, ws_, c_, batch_, kv_, at, thread_, items_, before);
     barrier_of_attention();
     return project(w.o, quantised(ws_.attended, nq, nullptr, attention_in_, scratch().attention_acts),
                    w.post_attention_norm);

@@ -1,14 +1,9 @@
 #include "inference/bones/ops/attention.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace tie::bones {
 namespace {
-
-struct Blocks {
-  uint32_t first, last;
-};
 
 // Tile `tile` of an item, written where it is needed: a copy of it would wait for the stores of its fields.
 void fill_job(const Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv,
@@ -32,15 +27,18 @@ void fill_job(const Workspace& ws, const ModelConfig& c, const Batch& batch, con
   }
 }
 
-Blocks key_blocks(
+KeyBlocks key_blocks(
     const AttentionJob& job) {  // rows are in order of position: the first begins first, the last ends last
   return {job.key_begin[0] / kKeyBlock, (job.key_end[job.n_rows - 1] + kKeyBlock - 1) / kKeyBlock};
 }
 
-void reset(AttentionPartial& partial, uint32_t head_dim) {
-  std::fill_n(partial.max, kAttentionRows, -std::numeric_limits<float>::infinity());
-  std::fill_n(partial.sum, kAttentionRows, 0.0f);
-  std::fill_n(partial.acc, size_t{kAttentionRows} * head_dim, 0.0f);
+// Attends to one more block of `total`, `first` being the first.
+void attend_next(const KernelSet& kernels, const AttentionJob& job, uint32_t b, bool first, AttentionPartial& total,
+                 AttentionPartial& block) {
+  if (first) return kernels.attend_block(job, b, total);
+  if (kernels.attend_more != nullptr && job.type == KvType::kQ8) return kernels.attend_more(job, b, total);
+  kernels.attend_block(job, b, block);
+  kernels.merge_partial(total, block, job.n_rows, job.head_dim);
 }
 
 void write_out(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch,
@@ -73,7 +71,7 @@ AttentionPlan plan_attention(Workspace& ws, const ModelConfig& c, const Batch& b
     tiles += here;
     partials = std::min(partials + std::min(here * blocks, kSplitPartials), kSplitPartials + 1);
   }
-  const bool split = n_threads > 1 && longest > 1 && tiles < 4 * n_threads && partials <= kSplitPartials;
+  const bool split = n_threads > 1 && longest > 1 && tiles < kSplitTiles * n_threads && partials <= kSplitPartials;
   const uint32_t per_item = split ? 1 : std::clamp(tiles / (8 * n_threads), 1u, kItemTiles);
   const bool even = !split && longest == shortest && most_pairs <= kAttentionRows;
   ws.items.clear();
@@ -95,6 +93,8 @@ AttentionPlan plan_attention(Workspace& ws, const ModelConfig& c, const Batch& b
   }
   std::reverse(ws.items.begin(),
                ws.items.end());  // the last rows of a prompt see the most keys: start with the heavy items
+  for (uint32_t local = 0; split && local < 2; ++local)
+    cut_keys(ws.items, batch, group, local ? c.sliding_window : 0, n_threads, ws.cuts[local]);
   return {split, even};
 }
 
@@ -102,19 +102,18 @@ void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& c,
                   const AttentionLayer& layer, uint32_t thread, const ItemShare& items, const ItemHook& before) {
   std::atomic<uint32_t>& next = ws.next_item[size_t{layer.layer} * 16];
   const ThreadScratch& scratch = ws.threads[thread];
-  AttentionJob jobs[kItemTiles];
+  AttentionJob jobs[kItemTiles], ahead;
   AttentionPartial totals[kItemTiles], block;
-  Blocks blocks[kItemTiles];
+  KeyBlocks blocks[kItemTiles];
   block.acc = scratch.block;
-  const bool at_once = kernels.attend_more != nullptr && kv.layout.type == KvType::kQ8;
   const auto end = items.waiting ? static_cast<uint32_t>(ws.items.size()) : items.last;
   uint32_t own = items.first;
   auto take = [&] { return items.waiting ? next.fetch_add(1, std::memory_order_relaxed) : own++; };
   for (uint32_t i = take(); i < end; i = take()) {
     const AttentionItem& item = ws.items[i];
-    if (before.call) before.call(before.context, item);
+    if (before.call) before.call(before.context, item, nullptr, true);
     const uint32_t tiles = (item.n_pairs + kAttentionRows - 1) / kAttentionRows;
-    Blocks all{~0u, 0};
+    KeyBlocks all{~0u, 0};
     for (uint32_t t = 0; t < tiles; ++t) {
       fill_job(ws, c, batch, kv, layer, item, t, jobs[t]);
       jobs[t].prepared = scratch.queries + t * attention_scratch_bytes(c.head_dim);
@@ -123,53 +122,94 @@ void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& c,
       blocks[t] = key_blocks(jobs[t]);
       all = {std::min(all.first, blocks[t].first), std::max(all.last, blocks[t].last)};
     }
+    const bool known = !items.waiting && i + 1 < end;  // what comes after the item
+    if (known) fill_job(ws, c, batch, kv, layer, ws.items[i + 1], 0, ahead);
     for (uint32_t b = all.first; b < all.last; ++b) {  // a block of keys stays in the caches for all tiles
       for (uint32_t t = 0; t < tiles; ++t) {
         if (b < blocks[t].first || b >= blocks[t].last) continue;
-        const bool first = b == blocks[t].first;
-        if (!first && at_once) {
-          kernels.attend_more(jobs[t], b, totals[t]);
-          continue;
-        }
-        kernels.attend_block(jobs[t], b, first ? totals[t] : block);
-        if (!first) kernels.merge_partial(totals[t], block, jobs[t].n_rows, c.head_dim);
+        const bool last = b + 1 == blocks[t].last;
+        jobs[t].next = !last ? &jobs[t] : known ? &ahead : nullptr;
+        jobs[t].next_block = !last ? b + 1 : known ? key_blocks(ahead).first : 0;
+        attend_next(kernels, jobs[t], b, b == blocks[t].first, totals[t], block);
       }
     }
     for (uint32_t t = 0; t < tiles; ++t) write_out(kernels, ws, c, batch, item, t, totals[t], kv.layout.type);
   }
 }
 
+namespace {
+
+KeyShare key_share(const Workspace& ws, const ModelConfig& c, const Batch& batch, const AttentionLayer& layer,
+                   uint32_t thread) {
+  return {ws.items, batch, c.n_heads / c.n_kv_heads, layer.window, ws.cuts[layer.window != 0 ? 1 : 0], thread};
+}
+
+// Whether all parts of an item are done, this one included. Whoever is last starts the count for the next layer again:
+// others begin that behind a barrier.
+bool item_done(std::atomic<uint32_t>& done, const KeyPart& part) {
+  const uint32_t own = part.own.last - part.own.first, all = part.of_item.last - part.of_item.first;
+  if (done.fetch_add(own, std::memory_order_acq_rel) + own != all) return false;
+  done.store(0, std::memory_order_relaxed);
+  return true;
+}
+
+}  // namespace
+
 void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv,
-                  const AttentionLayer& layer, uint32_t thread) {
-  std::atomic<uint32_t>& next = ws.next_item[size_t{layer.layer} * 16];
-  uint32_t unit = next.fetch_add(1, std::memory_order_relaxed), before = 0;
-  for (const AttentionItem& item : ws.items) {
-    AttentionJob job;
-    fill_job(ws, c, batch, kv, layer, item, 0, job);
-    const Blocks blocks = key_blocks(job);
-    job.prepared = ws.threads[thread].queries;
-    if (kernels.prepare_queries && unit < before + blocks.last - blocks.first) kernels.prepare_queries(job);
-    for (; unit < before + blocks.last - blocks.first; unit = next.fetch_add(1, std::memory_order_relaxed)) {
-      const uint32_t b = unit - before;
-      kernels.attend_block(job, blocks.first + b, ws.partials[item.first_partial + b]);
+                  const AttentionLayer& layer, uint32_t thread, const ItemHook& before) {
+  const ThreadScratch& scratch = ws.threads[thread];
+  AttentionPartial own{}, block{};
+  own.acc = scratch.totals, block.acc = scratch.block;
+  KeyShare share = key_share(ws, c, batch, layer, thread);
+  AttentionJob jobs[2];  // of this part and of the next
+  KeyPart part, next;
+  bool more = share.take(next);
+  if (more) fill_job(ws, c, batch, kv, layer, ws.items[next.item], 0, jobs[0]);
+  for (uint32_t n = 0; more; ++n) {
+    part = next;
+    more = share.take(next);
+    const AttentionItem& item = ws.items[part.item];
+    AttentionJob &job = jobs[n % 2], &ahead = jobs[(n + 1) % 2];
+    if (more) fill_job(ws, c, batch, kv, layer, ws.items[next.item], 0, ahead);
+    if (before.call) {
+      before.call(before.context, item, scratch.heads, part.newest());
+      for (uint32_t i = 0; i < job.n_rows; ++i) job.q[i] = scratch.heads + size_t{i} * c.head_dim;
     }
-    before += blocks.last - blocks.first;
+    job.prepared = scratch.queries;
+    if (kernels.prepare_queries) kernels.prepare_queries(job);
+    AttentionPartial* partials = ws.partials + item.first_partial;
+    AttentionPartial& total = part.whole() ? own : partials[0];
+    const bool begins = part.own.first == part.of_item.first;
+    for (uint32_t b = part.own.first; b < part.own.last; ++b) {
+      const bool last = b + 1 == part.own.last;
+      job.next = !last ? &job : more ? &ahead : nullptr;
+      job.next_block = !last ? b + 1 : more ? next.own.first : 0;
+      if (begins)
+        attend_next(kernels, job, b, b == part.own.first, total, block);
+      else
+        kernels.attend_block(job, b, partials[b - part.of_item.first]);
+    }
+    if (!part.whole()) {
+      if (!item_done(ws.blocks_done[size_t{part.item} * 16], part)) continue;
+      for (uint32_t b = part.first_end; b < part.of_item.last; ++b)
+        kernels.merge_partial(total, partials[b - part.of_item.first], item.n_pairs, c.head_dim);
+    }
+    write_out(kernels, ws, c, batch, item, 0, total, kv.layout.type);
   }
 }
 
-void merge_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv,
+void fetch_split(const Workspace& ws, const ModelConfig& c, const Batch& batch, const KvPool& kv,
                  const AttentionLayer& layer, uint32_t thread) {
-  AttentionPartial total;
-  total.acc = ws.threads[thread].totals;
-  for (uint32_t i = thread; i < ws.items.size(); i += static_cast<uint32_t>(ws.threads.size())) {
-    const AttentionItem& item = ws.items[i];
-    AttentionJob job;
-    fill_job(ws, c, batch, kv, layer, item, 0, job);
-    const Blocks blocks = key_blocks(job);
-    reset(total, c.head_dim);
-    for (uint32_t b = 0; b < blocks.last - blocks.first; ++b)
-      kernels.merge_partial(total, ws.partials[item.first_partial + b], item.n_pairs, c.head_dim);
-    write_out(kernels, ws, c, batch, item, 0, total, kv.layout.type);
+  KeyPart part;
+  if (!key_share(ws, c, batch, layer, thread).take(part)) return;
+  const AttentionItem& item = ws.items[part.item];
+  const SequenceSpan& span = batch.sequences[item.sequence];
+  const KvLayout& layout = kv.layout;
+  const uint32_t first = part.own.first * kKeyBlock;
+  for (uint32_t key = first; key < first + kKeyBlock && key < span.first_position; key += layout.block_tokens) {
+    const std::byte* record = kv.block(span.block_table[key / layout.block_tokens]) +
+                              layer.layer * layout.layer_bytes() + item.kv_head * layout.head_bytes();
+    for (size_t at = 0; at < layout.head_bytes(); at += 64) __builtin_prefetch(record + at);
   }
 }
 

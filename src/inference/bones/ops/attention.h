@@ -1,6 +1,6 @@
 // Attention of a batch over the paged KV: cuts the batch into items (sequence, kv head, up to 8 query rows), hands them
-// to threads, and for a few long sequences spreads the key blocks of one item over threads. Both ways merge the same
-// blocks in the same order, so the result is the same to the bit.
+// to threads, and for a few long sequences spreads the key blocks of one item over threads (key_shares.h). Both ways
+// merge the same blocks in the same order, so the result is the same to the bit.
 #pragma once
 #include <cstdint>
 
@@ -32,20 +32,23 @@ struct ItemShare {
   bool waiting = true;
 };
 
-// What is to happen on the thread that takes an item before it attends; null: nothing.
+// What is to happen on a thread that attends to an item, before it does; null: nothing. `heads`: where the item's query
+// heads are to be for this thread alone, [pair][head_dim], because others attend to the item as well; null: in ws.q.
+// `newest`: whether this thread stores the keys and values of the step.
 struct ItemHook {
   void* context = nullptr;
-  void (*call)(void* context, const AttentionItem& item) = nullptr;
+  void (*call)(void* context, const AttentionItem& item, float* heads, bool newest) = nullptr;
 };
 
-// One thread's part. With `split`, call attend_split on every thread, a barrier, then merge_split; else attend_items
-// alone. Output: ws.attended.
+// One thread's part: with `split` attend_split on every thread, else attend_items. Output: ws.attended.
 void attend_items(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch,
                   const KvPool& kv, const AttentionLayer& layer, uint32_t thread, const ItemShare& items,
                   const ItemHook& before);
 void attend_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch,
-                  const KvPool& kv, const AttentionLayer& layer, uint32_t thread);
-void merge_split(const KernelSet& kernels, Workspace& ws, const ModelConfig& config, const Batch& batch,
-                 const KvPool& kv, const AttentionLayer& layer, uint32_t thread);
+                  const KvPool& kv, const AttentionLayer& layer, uint32_t thread, const ItemHook& before);
+
+// Asks for the first keys and values that this thread will attend to in a split layer, while it waits for others.
+void fetch_split(const Workspace& ws, const ModelConfig& config, const Batch& batch, const KvPool& kv,
+                 const AttentionLayer& layer, uint32_t thread);
 
 }  // namespace tie::bones

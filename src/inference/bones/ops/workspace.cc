@@ -80,6 +80,7 @@ void Workspace::lay_out(const ModelConfig& c, uint32_t n_threads) {
   partial_acc = arena.take<float>(size_t{kSplitPartials} * kAttentionRows * c.head_dim);
   partials = arena.take<AttentionPartial>(kSplitPartials);
   next_item = arena.take<std::atomic<uint32_t>>(size_t{c.n_layers} * 16);
+  blocks_done = arena.take<std::atomic<uint32_t>>(size_t{kSplitTiles} * n_threads * 16);
   const uint32_t widest = std::max({c.n_embd, c.n_ff, static_cast<uint32_t>(nq)});
   threads.resize(n_threads);
   for (ThreadScratch& t : threads) {
@@ -91,6 +92,7 @@ void Workspace::lay_out(const ModelConfig& c, uint32_t n_threads) {
     t.attention_acts = take_activations(arena, kSmallBatchRows, static_cast<uint32_t>(nq));
     t.queries = arena.take<std::byte>(kItemTiles * attention_scratch_bytes(c.head_dim));
     t.block = arena.take<float>(size_t{kAttentionRows} * c.head_dim);
+    t.heads = arena.take<float>(size_t{kAttentionRows} * c.head_dim);
     t.top.reserve(c.n_vocab, kMostBest);
     t.totals = arena.take<float>(size_t{kItemTiles} * kAttentionRows * c.head_dim);
   }
@@ -107,6 +109,7 @@ bool Workspace::allocate(const ModelConfig& config, const ModelOptions& options)
   const uint32_t group = config.n_heads / config.n_kv_heads;
   const size_t per_head = (size_t{max_rows} * group) / kAttentionRows + std::min(options.max_sequences, max_rows);
   items.reserve(per_head * config.n_kv_heads + 1);
+  for (std::vector<KeyCut>& c : cuts) c.reserve(threads.size() + 1);
   return true;
 }
 

@@ -9,6 +9,7 @@
 #include "inference/bones/kernels/kernel_set.h"
 #include "inference/bones/model.h"
 #include "inference/bones/ops/best_ids.h"
+#include "inference/bones/ops/key_shares.h"
 
 namespace tie::bones {
 
@@ -50,6 +51,7 @@ struct alignas(64) ThreadScratch {
   float* up = nullptr;
   float* block = nullptr;               // [8][head_dim]: one key block of one tile
   float* totals = nullptr;              // [kItemTiles][8][head_dim]
+  float* heads = nullptr;               // [8][head_dim]: query heads of an item that other threads attend to as well
   std::byte* queries = nullptr;         // [kItemTiles] attention_scratch_bytes
   Activations in_acts, attention_acts;  // of a small batch, which every thread quantises for itself
   TopScratch top;
@@ -60,15 +62,9 @@ inline constexpr uint32_t kSmallBatchRows =
 inline constexpr uint32_t kGateColumns = 128;     // widest run of gate columns a thread computes at a time
 inline constexpr uint32_t kGateFloats = 4096;     // and the most outputs of a small batch
 inline constexpr uint32_t kSplitPartials = 1024;  // key blocks that a long decode may spread over threads
+inline constexpr uint32_t kSplitTiles = 4;        // and fewer items than this for each thread
 
-// What attention works through: rows of one sequence and one kv head, as (row, head) pairs: up to 8 of a decode step,
-// up to kItemTiles times 8 of a prompt, which then share what they read of the cache.
-inline constexpr uint32_t kItemTiles = 8;
-struct AttentionItem {
-  uint32_t sequence, kv_head, first_pair,
-      n_pairs;             // pair p: row p / group of the sequence, head p % group of the kv head
-  uint32_t first_partial;  // where a split item keeps its partials
-};
+inline constexpr uint32_t kItemTiles = 8;  // tiles of rows that an item of attention has at the most
 
 struct Workspace {
   Arena arena;
@@ -95,6 +91,10 @@ struct Workspace {
   float* partial_acc = nullptr;      // [kSplitPartials][8][head_dim]
   AttentionPartial* partials = nullptr;
   std::atomic<uint32_t>* next_item = nullptr;  // [n_layers * 16]: one line per layer
+  // Of a split batch: where threads begin, in layers that see all keys and in those with a window, and for each item
+  // the blocks that are done in a layer, [kSplitTiles * threads * 16]: a line each, 0 between layers.
+  std::vector<KeyCut> cuts[2];
+  std::atomic<uint32_t>* blocks_done = nullptr;
 
   // False: no memory.
   bool allocate(const ModelConfig& config, const ModelOptions& options);

@@ -129,11 +129,47 @@ static void q8_prepare_queries(const AttentionJob& job) {
   kRows[job.n_rows - 1](job);
 }
 
+// The block of keys that is wanted next, fetched line by line in the order of memory while this one is computed: asked
+// for all at once, the lines would wait for each other and the arithmetic for them.
+struct Q8Ahead {
+  const std::byte* groups[kKeyBlock / 16 + 1];  // the last: where fetching may go on without use
+  const std::byte *at, *end;                    // in groups[group]
+  uint32_t group, n_groups;
+  size_t group_bytes;
+
+  void begin(const AttentionJob& job) {
+    group_bytes = q8_group_bytes(job.head_dim);
+    group = n_groups = 0;
+    if (job.next) {
+      const AttentionJob& next = *job.next;
+      const uint32_t start = job.next_block * kKeyBlock, begin = next.key_begin[0], end = next.key_end[next.n_rows - 1];
+      for (uint32_t key = start; key < start + kKeyBlock && key < end; key += 16)
+        if (key + 16 > begin) groups[n_groups++] = q8_group(next, key);
+    }
+    groups[n_groups] = job.prepared;
+    enter();
+  }
+  void enter() {
+    at = groups[group];
+    end = at + (group < n_groups ? group_bytes : 0);
+  }
+  // A few lines too many at the end of a group are the next one's, or nobody's.
+  template <uint32_t Lines>
+  void fetch() {
+    for (uint32_t i = 0; i < Lines; ++i) __builtin_prefetch(at + 64 * i);
+    at += 64 * Lines;
+    if (at >= end) group += group < n_groups, enter();
+  }
+  void finish() {
+    while (group < n_groups) fetch<1>();
+  }
+};
+
 // What one block of 128 keys needs while its rows go through it.
 struct Q8Block {
   uint32_t start, first, last;  // first key; groups of 16 that some row sees: [first, last)
   const std::byte* groups[kKeyBlock / 16];
-  const std::byte* next[kKeyBlock / 16];  // to fetch meanwhile
+  Q8Ahead ahead;
   alignas(64) float t[kAttentionRows][kKeyBlock];
   // Weights of the 4 tokens of quad l of group g at [row][64 * (g / 4) + 16 * l + 4 * (g % 4)].
   alignas(64) uint8_t weights[kAttentionRows][kKeyBlock];
@@ -141,7 +177,7 @@ struct Q8Block {
 };
 
 // Products of rows [row, row + R) with G groups of keys from group g on, times the keys' scales.
-template <uint32_t R, uint32_t G, bool Prefetch>
+template <uint32_t R, uint32_t G, bool Fetch>
 static inline void q8_score(const AttentionJob& job, Q8Block& block, uint32_t row, uint32_t g) {
   const int8_t* q = q8_query_codes(job.prepared, job.head_dim, row);
   const int32_t* starts = q8_query_starts(job.prepared, job.head_dim) + row;
@@ -150,16 +186,10 @@ static inline void q8_score(const AttentionJob& job, Q8Block& block, uint32_t ro
   D sum[R][G];
   for (uint32_t r = 0; r < R; ++r)
     for (uint32_t i = 0; i < G; ++i) sum[r][i] = D::start(starts[r]);
-  const size_t values = q8_values_at(job.head_dim);
   for (uint32_t d = 0; d < job.head_dim; d += 4) {
     typename D::Bytes keys[G];
-    for (uint32_t i = 0; i < G; ++i) {
-      keys[i] = D::load_unsigned(k[i] + 16 * d);
-      if constexpr (Prefetch) {
-        __builtin_prefetch(k[i] + values + 16 * d);
-        __builtin_prefetch(block.next[g + i] + 16 * d);
-      }
-    }
+    for (uint32_t i = 0; i < G; ++i) keys[i] = D::load_unsigned(k[i] + 16 * d);
+    if constexpr (Fetch) block.ahead.template fetch<G>();
 #pragma GCC unroll 8
     for (uint32_t r = 0; r < R; ++r) {
       const typename D::Four four = D::four_signed(q + r * job.head_dim + d);
@@ -285,8 +315,8 @@ static inline void q8_soften(const AttentionJob& job, Q8Block& block, float* max
 }
 
 // Weighted values of rows [row, row + R), head dimensions [d, d + 16 * C), to acc; More: merged into it.
-template <uint32_t R, uint32_t C, bool More>
-static inline void q8_weigh(const AttentionJob& job, const Q8Block& block, uint32_t row, uint32_t d,
+template <uint32_t R, uint32_t C, bool More, bool Fetch>
+static inline void q8_weigh(const AttentionJob& job, Q8Block& block, uint32_t row, uint32_t d,
                             const MergeWeights& merge, float* acc) {
   D sum[R][C];
   for (uint32_t r = 0; r < R; ++r)
@@ -297,6 +327,7 @@ static inline void q8_weigh(const AttentionJob& job, const Q8Block& block, uint3
     for (uint32_t quad = 0; quad < 4; ++quad, v += 4 * size_t{job.head_dim}, w += 16) {
       typename D::Bytes values[C];
       for (uint32_t c = 0; c < C; ++c) values[c] = D::load_signed(v + 64 * c);
+      if constexpr (Fetch) block.ahead.template fetch<C>();
 #pragma GCC unroll 8
       for (uint32_t r = 0; r < R; ++r) {
         const typename D::Four four = D::four_unsigned(w + r * kKeyBlock);
@@ -316,23 +347,22 @@ static inline void q8_weigh(const AttentionJob& job, const Q8Block& block, uint3
 }
 
 // Rows [row, row + R) against all groups of the block.
-template <uint32_t R>
+template <uint32_t R, bool Fetch>
 static inline void q8_score_rows(const AttentionJob& job, Q8Block& block, uint32_t row) {
   constexpr uint32_t kGroups = D::kSums / R >= 8 ? 8 : D::kSums / R >= 4 ? 4 : D::kSums / R >= 2 ? 2 : 1;
-  constexpr bool kPrefetch = R <= 4;  // few rows: a decode step, which waits for memory
   uint32_t g = block.first;
-  for (; g + kGroups <= block.last; g += kGroups) q8_score<R, kGroups, kPrefetch>(job, block, row, g);
-  for (; g < block.last; ++g) q8_score<R, 1, kPrefetch>(job, block, row, g);
+  for (; g + kGroups <= block.last; g += kGroups) q8_score<R, kGroups, Fetch>(job, block, row, g);
+  for (; g < block.last; ++g) q8_score<R, 1, Fetch>(job, block, row, g);
 }
 
-template <uint32_t R, bool More>
-static inline void q8_weigh_rows(const AttentionJob& job, const Q8Block& block, uint32_t row, const MergeWeights& merge,
+template <uint32_t R, bool More, bool Fetch>
+static inline void q8_weigh_rows(const AttentionJob& job, Q8Block& block, uint32_t row, const MergeWeights& merge,
                                  float* acc) {
   constexpr uint32_t kColumns = D::kSums / R >= 4 ? 4 : D::kSums / R >= 2 ? 2 : 1;
   uint32_t d = 0;
   for (; d + 16 * kColumns <= job.head_dim; d += 16 * kColumns)
-    q8_weigh<R, kColumns, More>(job, block, row, d, merge, acc);
-  for (; d < job.head_dim; d += 16) q8_weigh<R, 1, More>(job, block, row, d, merge, acc);
+    q8_weigh<R, kColumns, More, Fetch>(job, block, row, d, merge, acc);
+  for (; d < job.head_dim; d += 16) q8_weigh<R, 1, More, Fetch>(job, block, row, d, merge, acc);
 }
 
 // Rows in tiles of at most D::kRows. More: merges into what `out` has, as merge_partial would.
@@ -351,14 +381,14 @@ static void q8_attend_rows(const AttentionJob& job, uint32_t key_block, Attentio
   block.first = begin < end ? (begin - block.start) / 16 : 0;
   block.last = begin < end ? (end - block.start + 15) / 16 : 0;
   for (uint32_t g = block.first; g < block.last; ++g) {
-    const uint32_t key = block.start + 16 * g, later = key + kKeyBlock;
-    block.groups[g] = q8_group(job, key);
-    block.next[g] = later < job.key_end[R - 1] ? q8_group(job, later) : block.groups[g];
+    block.groups[g] = q8_group(job, block.start + 16 * g);
   }
+  constexpr bool kFetch = R <= 4;  // few rows: a decode step, which waits for memory
+  if constexpr (kFetch) block.ahead.begin(job);
   constexpr uint32_t kTile = R < D::kRows ? R : D::kRows, kRest = R % kTile;
   if (block.first < block.last) {
-    for (uint32_t row = 0; row + kTile <= R; row += kTile) q8_score_rows<kTile>(job, block, row);
-    if constexpr (kRest != 0) q8_score_rows<kRest>(job, block, R - kRest);
+    for (uint32_t row = 0; row + kTile <= R; row += kTile) q8_score_rows<kTile, kFetch>(job, block, row);
+    if constexpr (kRest != 0) q8_score_rows<kRest, kFetch>(job, block, R - kRest);
   }
   MergeWeights merge;
   if constexpr (More) {
@@ -368,8 +398,10 @@ static void q8_attend_rows(const AttentionJob& job, uint32_t key_block, Attentio
   } else {
     q8_soften<R>(job, block, out.max, out.sum);
   }
-  for (uint32_t row = 0; row + kTile <= R; row += kTile) q8_weigh_rows<kTile, More>(job, block, row, merge, out.acc);
-  if constexpr (kRest != 0) q8_weigh_rows<kRest, More>(job, block, R - kRest, merge, out.acc);
+  for (uint32_t row = 0; row + kTile <= R; row += kTile)
+    q8_weigh_rows<kTile, More, kFetch>(job, block, row, merge, out.acc);
+  if constexpr (kRest != 0) q8_weigh_rows<kRest, More, kFetch>(job, block, R - kRest, merge, out.acc);
+  if constexpr (kFetch) block.ahead.finish();
 }
 
 template <bool More>
