@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -26,6 +27,7 @@ struct Connection {
   Refused refused;
   bool handed_over = false;  // to the handler: what is wrong from here on is not HTTP itself
   bool not_http = false;     // the library refused it: where the next request would begin is not known
+  bool old = false;          // HTTP/1.0: knows no chunks, so the end of the connection is the end of the reply
 };
 thread_local Connection current;
 
@@ -37,6 +39,11 @@ bool is_length(const std::string& text) {
 
 bool may_bring_a_body(const httplib::Request& request) {
   return request.method == "POST" || request.method == "PUT" || request.method == "PATCH";
+}
+
+bool brings_a_body(const httplib::Request& request) {
+  return request.has_header("Transfer-Encoding") ||
+         request.get_header_value("Content-Length").find_first_not_of('0') != std::string::npos;
 }
 
 Refused judge(const httplib::Request& request) {
@@ -53,10 +60,14 @@ Refused judge(const httplib::Request& request) {
   if (request.has_header("Content-Length") && !is_length(request.get_header_value("Content-Length"))) {
     return {400, "The Content-Length is not a number of bytes."};
   }
-  if (request.has_header("Transfer-Encoding") && request.get_header_value("Transfer-Encoding") != "chunked") {
+  if (request.has_header("Transfer-Encoding") &&
+      ::strcasecmp(request.get_header_value("Transfer-Encoding").c_str(), "chunked") != 0) {
     return {400, "The Transfer-Encoding is not 'chunked'."};
   }
-  if (!may_bring_a_body(request)) return {};
+  if (!may_bring_a_body(request)) {
+    // The library does not read it: it would be taken for the connection's next request.
+    return brings_a_body(request) ? Refused{400, "A " + request.method + " request brings no body here."} : Refused{};
+  }
   std::string type = request.get_header_value("Content-Type");
   if (type.rfind("multipart/", 0) == 0 || type.rfind("application/x-www-form-urlencoded", 0) == 0) {
     return {415, "The body must be JSON: add the header 'Content-Type: application/json'."};
@@ -120,19 +131,19 @@ void copy_reply(HttpReply&& reply, httplib::Response& out) {
     out.set_content(std::move(reply.body), reply.content_type);
     return;
   }
-  out.set_chunked_content_provider(
-      reply.content_type,
-      [stream = std::move(reply.stream)](size_t, httplib::DataSink& sink) {
-        bool client_there = true;
-        bool more = stream([&](std::string_view piece) {
-          client_there = sink.write(piece.data(), piece.size());
-          return client_there;
-        });
-        if (!client_there) return false;
-        if (!more) sink.done();
-        return true;
-      },
-      [keep = std::move(reply.keep)](bool) {});
+  auto pieces = [stream = std::move(reply.stream)](size_t, httplib::DataSink& sink) {
+    bool client_there = true;
+    bool more = stream([&](std::string_view piece) {
+      client_there = sink.write(piece.data(), piece.size());
+      return client_there;
+    });
+    if (!client_there) return false;
+    if (!more) sink.done();
+    return true;
+  };
+  auto release = [keep = std::move(reply.keep)](bool) {};
+  if (current.old) return out.set_content_provider(reply.content_type, std::move(pieces), std::move(release));
+  out.set_chunked_content_provider(reply.content_type, std::move(pieces), std::move(release));
 }
 
 }  // namespace
@@ -257,13 +268,14 @@ struct HttpServer::Impl final : httplib::Server {
         if (may_bring_a_body(request) && !request.has_header("Content-Length") &&
             !request.has_header("Transfer-Encoding"))
           request.set_header("Content-Length", "0");
-        if (current.refused.status == 0) return;
+        current.old = request.version == "HTTP/1.0";
+        if (current.refused.status == 0 && !current.old) return;
         request.headers.erase("Connection");
         request.set_header("Connection", "close");
       });
       if (current.refused.status != 0 || stream.over_budget()) return stream.linger();
       if (current.not_http) return stream.linger();
-      if (!fine || close_asked) return;
+      if (!fine || close_asked || current.old) return;
       connections.wait(place);
     }
   }

@@ -28,6 +28,10 @@ class HttpServerTest : public testing::Test {
       reply.status = request.path == "/wrong" ? 400 : 200;
       reply.headers.emplace_back("x-tie-verification", "test");
       reply.body = "{\"of\":\"handler\"}";
+      if (request.path != "/pieces") return;
+      reply.stream = [left = 3](const std::function<bool(std::string_view)>& write) mutable {
+        return write("piece;") && --left > 0;
+      };
     };
     auto refuse = [](int status, const std::string& sentence, HttpReply& reply) {
       reply.headers.emplace_back("x-tie-verification", "test");
@@ -124,6 +128,45 @@ TEST_F(HttpServerTest, APostThatAnnouncesNoBodyHasNoneAndIsAnsweredAtOnce) {
     say(kept, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     std::string all = until_closed(kept);
     EXPECT_TRUE(all.starts_with("HTTP/1.1 200 ") && all.ends_with("{\"of\":\"handler\"}")) << method << "->\n" << all;
+  }
+}
+
+TEST_F(HttpServerTest, AnOldClientGetsItsPiecesAsTheyAreAndTheConnectionEnds) {
+  for (const char* wish : {"", "Connection: keep-alive\r\n", "Connection: Keep-Alive\r\n"}) {
+    os::Fd socket = connect();
+    say(socket, std::string("GET /pieces HTTP/1.0\r\nHost: x\r\n") + wish + "\r\n");
+    std::string said = until_closed(socket);
+    EXPECT_TRUE(said.starts_with("HTTP/1.1 200 ") && said.ends_with("\r\n\r\npiece;piece;piece;")) << said;
+    EXPECT_EQ(said.find("chunked"), std::string::npos) << said;
+    EXPECT_NE(said.find("\r\nConnection: close\r\n"), std::string::npos) << said;
+  }
+  os::Fd socket = connect();
+  say(socket, "GET /pieces HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  EXPECT_TRUE(until_closed(socket).ends_with("\r\n\r\n6\r\npiece;\r\n6\r\npiece;\r\n6\r\npiece;\r\n0\r\n\r\n"));
+}
+
+TEST_F(HttpServerTest, ABodyIsNeverTakenForTheNextRequest) {
+  const std::string next = "GET /wrong HTTP/1.1\r\nHost: x\r\n\r\n";
+  const std::string length = "Content-Length: " + std::to_string(next.size()) + "\r\n\r\n" + next;
+  const std::string chunked = "Transfer-Encoding: chunked\r\n\r\n24\r\n" + next + "\r\n0\r\n\r\n";
+  for (const char* method : {"GET", "HEAD", "OPTIONS", "DELETE"}) {
+    for (const std::string& body : {length, chunked}) {
+      os::Fd socket = connect();
+      say(socket, std::string(method) + " / HTTP/1.1\r\nHost: x\r\n" + body);
+      std::string said = until_closed(socket);
+      EXPECT_TRUE(said.starts_with("HTTP/1.1 400 ")) << method << "->\n" << said;
+      EXPECT_EQ(said.find("HTTP/1.1", 1), std::string::npos) << method << "->\n" << said;
+    }
+  }
+  EXPECT_EQ(served_, 0);
+  os::Fd socket = connect();
+  say(socket, "GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+  EXPECT_TRUE(until_closed(socket).starts_with("HTTP/1.1 200 "));
+  for (const char* name : {"chunked", "Chunked"}) {
+    os::Fd posted = connect();
+    say(posted, std::string("POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: ") + name +
+                    "\r\n\r\n2\r\n{}\r\n0\r\n\r\n");
+    EXPECT_TRUE(until_closed(posted).starts_with("HTTP/1.1 200 ")) << name;
   }
 }
 
