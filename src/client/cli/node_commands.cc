@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -15,6 +16,8 @@
 
 #include "client/cli/unknown_word.h"
 #include "client/session/session.h"
+#include "inference/bones/kernel_check.h"
+#include "inference/bones/model.h"
 #include "os/process.h"
 #include "supervision/launcher/doctor.h"
 #include "supervision/launcher/node_runner.h"
@@ -195,6 +198,7 @@ int up_command(const std::vector<std::string>& arguments) {
   }
   auto flags = launcher::parse_launcher_flags(passed);
   if (!flags) return flags.error().code == Code::kCancelled ? 0 : complain(flags.error(), 2);
+  if (auto runs = bones::check_kernel_set(flags->config.kernels); !runs) return complain(runs.error(), 2);
   auto started = start_launcher(passed, detach);
   if (!started) return complain(started.error(), 1);
   return UpSession(std::move(*started), flags->config, detach).run();
@@ -254,19 +258,39 @@ std::vector<launcher::Finding> examine_evidence(const std::string& node, const s
   return out;
 }
 
+// What an operator may force with `kernels`, and whether what the configuration forces is among it.
+launcher::Finding examine_kernel_sets(const std::string& config_file) {
+  const char* kName = "kernel sets";
+  auto flags = launcher::parse_launcher_flags(config_file.empty() ? std::vector<std::string>{}
+                                                                  : std::vector<std::string>{"--config", config_file});
+  if (!flags)
+    return {kName, launcher::Verdict::kBlocking, flags.error().message, "this configuration does not start a node",
+            "correct the file"};
+  const std::string& wanted = flags->config.kernels;
+  if (auto runs = bones::check_kernel_set(wanted); !runs)
+    return {kName, launcher::Verdict::kBlocking, runs.error().message, "a node with this configuration does not start",
+            "take `kernels` out of the configuration (the fastest one is then chosen), or name another"};
+  return {
+      kName, launcher::Verdict::kOk,
+      wanted.empty() ? fmt::format("{}", fmt::join(bones::available_kernel_sets(), " ")) : wanted + ", as configured",
+      "", ""};
+}
+
 }  // namespace
 
 int doctor_command(const std::vector<std::string>& arguments) {
   CLI::App app{"Explains which guarantees this machine can give, and how to get the missing ones", "tie doctor"};
   bool json = false, strict = false;
-  std::string run_dir, node, policy;
+  std::string run_dir, node, policy, config;
   app.add_flag("--json", json, "for programs");
+  app.add_option("--config", config, "the configuration that `tie up` would be given");
   app.add_option("--node", node, "HOST:PORT: also judge this node's evidence, check by check");
   app.add_option("--policy", policy, "the client's policy for --node (default: as for `tie ask`)");
   app.add_flag("--strict", strict, "exit with 1 when any guarantee is missing");
   app.add_option("--run-dir", run_dir, "the run directory that would be used");
   if (auto code = parse(app, arguments)) return *code;
   auto findings = launcher::examine_machine(run_dir);
+  findings.push_back(examine_kernel_sets(config));
   if (!node.empty())
     for (launcher::Finding& finding : examine_evidence(node, policy)) findings.push_back(std::move(finding));
   std::fputs((json ? launcher::findings_as_json(findings) : launcher::findings_as_text(findings)).c_str(), stdout);

@@ -6,6 +6,7 @@
 
 #include "cache/prefix/pool_owner.h"
 #include "cache/prefix/system_prompts.h"
+#include "inference/bones/kernel_check.h"
 #include "inference/bones/model.h"
 #include "inference/bones/thread_pool.h"
 #include "os/log.h"
@@ -32,13 +33,6 @@ int give_up(const Error& error) {
   TIE_LOG("tie-model-owner", "ends with {}", error.code);
   std::fprintf(stderr, "tie-model-owner: %s\n", error.message.c_str());
   return 1;
-}
-
-Result<void> check_kernels(const std::string& wanted) {
-  if (wanted.empty()) return {};
-  for (std::string_view name : bones::available_kernel_sets())
-    if (name == wanted) return {};
-  return fail(Code::kUnsupportedFeature, "this CPU does not run the kernel set '" + wanted + "'");
 }
 
 // What was loaded is what the operator signed: the digests are those of the bytes in memory, not of a second look.
@@ -98,7 +92,7 @@ void load_all(owner::ModelStore& store) {
 Result<void> serve(const Flags& flags) {
   TIE_CHECK_OK(os::harden_process());
   TIE_TRY(os::Fd stop, os::termination_signal_fd());
-  TIE_CHECK_OK(check_kernels(flags.kernels));
+  TIE_CHECK_OK(bones::check_kernel_set(flags.kernels));
   owner::OwnerServerOptions options;
   TIE_TRY(options.release_id, from_hex(flags.release_id));
   crypto::Digest release{};
@@ -152,6 +146,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 3'600'000));
   app.add_option("--threads", flags.threads, "packing threads (default: one for each CPU)");
   app.add_option("--cuda-driver", flags.gpu.driver, "the CUDA driver's library, for models on a GPU");
+  app.add_option("--gpu-kernels", flags.gpu.kernels,
+                 "the GPU's kernels, whose hash of its memory guards the weights (default: the installed file)");
   app.add_option("--nvml", flags.gpu.nvml, "NVIDIA's management library, asked by models of device = \"auto\"");
   CLI11_PARSE(app, argc, argv);
   auto outcome = serve(flags);

@@ -6,6 +6,7 @@
 #include "inference/bones/kernels/amx/amx.h"
 #include "inference/bones/kernels/amx/amx_state.h"
 #endif
+#include "inference/bones/kernel_check.h"
 #include "inference/bones/kernels/packing_ids.h"
 #include "inference/bones/model.h"
 #include "inference/bones/weights_image.h"
@@ -70,6 +71,17 @@ Result<const KernelSet*> choose_kernel_set(std::string_view name) {
   if (const KernelSet* set = set_for_tests(name)) return set;
   return fail(Code::kUnsupportedFeature,
               "kernel set \"" + std::string(name) + "\" is unknown or not supported by this CPU" + because(name));
+}
+
+Result<void> check_kernel_set(std::string_view name) {
+  if (name.empty()) return {};
+  std::string runs;
+  for (std::string_view known : available_kernel_sets()) {
+    if (name == known) return {};
+    runs += (runs.empty() ? "" : ", ") + std::string(known);
+  }
+  return fail(Code::kUnsupportedFeature,
+              "this CPU does not run the kernel set '" + std::string(name) + "'" + because(name) + "; it runs " + runs);
 }
 
 const KernelSet& twin_of(const KernelSet& set) {
