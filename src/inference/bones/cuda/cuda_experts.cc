@@ -39,15 +39,14 @@ Result<void> CudaModel::State::few_experts(const GpuLayer& w, uint32_t rows) {
                     .chosen = b.chosen,
                     .n = c.n_ff,
                     .pairs_of_row = c.n_experts_used};
-  TIE_CHECK_OK(launcher->launch_for("tie_gemv_expert", w.expert_gates.format, in,
-                                    {(c.n_ff + kGemvOutputs - 1) / kGemvOutputs, pairs, 1}, kGemvThreads,
-                                    kGemvSharedBytes));
+  TIE_CHECK_OK(launcher->launch_for("tie_gemv_expert", w.expert_gates.format, in, {gemv_blocks(c.n_ff, true), pairs, 1},
+                                    kGemvThreads, kGemvSharedBytes));
   const ExpertGemvArgs down{
       .product = {.w = w.expert_downs.m, .x = b.ffn, .y = b.expert_out, .x_stride = c.n_ff, .y_stride = c.n_embd},
       .chosen = b.chosen,
       .n = c.n_embd};
-  return launcher->launch_for("tie_gemv_expert", w.expert_downs.format, down,
-                              {(c.n_embd + kGemvOutputs - 1) / kGemvOutputs, pairs, 1}, kGemvThreads, kGemvSharedBytes);
+  return launcher->launch_for("tie_gemv_expert", w.expert_downs.format, down, {gemv_blocks(c.n_embd, false), pairs, 1},
+                              kGemvThreads, kGemvSharedBytes);
 }
 
 Result<void> CudaModel::State::gemm_expert(const GpuMatrix& stack, uint32_t n, const uint16_t* x, const uint32_t* x_row,

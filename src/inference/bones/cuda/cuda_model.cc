@@ -31,8 +31,8 @@ Result<void> CudaModel::State::gemv(const GpuMatrix& w, const GpuMatrix* up, con
                 .epsilon = config.norm_epsilon,
                 .add = add};
   if (up) args.up = up->m, args.gate = gate();
-  return launcher->launch_for("tie_gemv", w.format, args,
-                              {(w.m.n + kGemvOutputs - 1) / kGemvOutputs, (rows + kGemvRows - 1) / kGemvRows, 1},
+  return launcher->launch_for(rows == 1 ? "tie_gemv_one" : "tie_gemv", w.format, args,
+                              {gemv_blocks(w.m.n, args.gate != Gate::kNone), (rows + kGemvRows - 1) / kGemvRows, 1},
                               kGemvThreads, kGemvSharedBytes);
 }
 

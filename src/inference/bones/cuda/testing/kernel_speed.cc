@@ -130,8 +130,8 @@ Result<void> time_row(Launcher& launcher, Buffers& buffers, Format format, uint3
                       .x_stride = inputs,
                       .y_stride = outputs};
   TIE_TRY(const double seconds, seconds_of(launcher, times, [&] {
-            return launcher.launch_for("tie_gemv", format, args, {(outputs + kGemvOutputs - 1) / kGemvOutputs, 1, 1},
-                                       kGemvThreads, kGemvSharedBytes);
+            return launcher.launch_for("tie_gemv_one", format, args, {gemv_blocks(outputs, false), 1, 1}, kGemvThreads,
+                                       kGemvSharedBytes);
           }));
   cases.push_back({{"kernel", "row"}, {"units", false}, {"gb_s", static_cast<double>(planes.bytes) / seconds / 1e9}});
   return {};

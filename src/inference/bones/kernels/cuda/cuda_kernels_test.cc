@@ -24,7 +24,7 @@ TEST_P(Products, OfFewRowsAgree) {
     run_in_orders(y, [&](uint64_t seed) {
       run("tie_gemv" + suffix(m.format),
           GemvArgs{.w = m.matrix, .x = x.data(), .y = y.data(), .rows = rows, .x_stride = k, .y_stride = n, .add = 1},
-          {(n + kGemvOutputs - 1) / kGemvOutputs}, kGemvSharedBytes, seed);
+          {gemv_blocks(n, false)}, kGemvSharedBytes, seed);
     });
     for (uint32_t row = 0; row < rows; ++row)
       for (uint32_t i = 0; i < n; ++i)
@@ -70,10 +70,17 @@ TEST(CudaKernels, ProductsOfAnyFewRowsAgree) {
       std::vector<float> few = start, many = start;
       run("tie_gemv" + suffix(m.format),
           GemvArgs{.w = m.matrix, .x = x.data(), .y = few.data(), .rows = rows, .x_stride = k, .y_stride = n, .add = 1},
-          {(n + kGemvOutputs - 1) / kGemvOutputs, (rows + kGemvRows - 1) / kGemvRows}, kGemvSharedBytes, 1);
+          {gemv_blocks(n, false), (rows + kGemvRows - 1) / kGemvRows}, kGemvSharedBytes, 1);
       run("tie_gemm" + suffix(m.format),
           GemmArgs{.w = m.matrix, .x = narrow.data(), .y = many.data(), .rows = rows, .y_stride = n, .add = 1},
           {1, (rows + kGemmTile - 1) / kGemmTile}, kGemmSharedBytes, 1);
+      if (rows == 1) {
+        std::vector<float> one = start;
+        run("tie_gemv_one" + suffix(m.format),
+            GemvArgs{.w = m.matrix, .x = x.data(), .y = one.data(), .rows = 1, .x_stride = k, .y_stride = n, .add = 1},
+            {gemv_blocks(n, false)}, kGemvSharedBytes, 1);
+        ASSERT_EQ(one, few) << "a row's sum depends on the kernel";
+      }
       for (size_t i = 0; i < few.size(); ++i) {
         const float* row = &x[i / n * k];
         const double expected = start[i] + dot(m, i % n, row), size = magnitude(m, i % n, row);
@@ -118,7 +125,7 @@ TEST(CudaKernels, AGatedProductNormsItsInputAndActivates) {
                    .y_stride = n,
                    .epsilon = 1e-5f,
                    .gate = kind},
-          {(n + 7) / 8}, kGemvSharedBytes, seed);
+          {gemv_blocks(n, true)}, kGemvSharedBytes, seed);
     });
     for (uint32_t row = 0; row < rows; ++row) {
       double square = 0;

@@ -44,6 +44,10 @@ TIE_DEVICE float half_value(uint16_t bits) {
 TIE_DEVICE uint16_t half_bits(float f) {
   return __half_as_ushort(__float2half_rn(fminf(fmaxf(f, -65504.0f), 65504.0f)));
 }
+// Byte `i` of a word as a number: behind the exponent of 2^23 a byte is the number's last bits.
+TIE_DEVICE float byte_number(uint32_t word, uint32_t i) {
+  return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7540u | i)) - 8388608.0f;
+}
 // e4m3: a sign, four bits of exponent, three of fraction; up to 448, no infinity. Nearest even; NaN is not expected.
 TIE_DEVICE float e4m3_value(uint8_t bits) {
   uint32_t two;
@@ -70,6 +74,9 @@ TIE_DEVICE float half_value(uint16_t bits) {
 }
 TIE_DEVICE uint16_t half_bits(float f) {
   return static_cast<uint16_t>(float_to_half(f));
+}
+TIE_DEVICE float byte_number(uint32_t word, uint32_t i) {
+  return static_cast<float>((word >> (8 * i)) & 0xffu);
 }
 TIE_DEVICE float e4m3_value(uint8_t bits) {
   const int exponent = bits >> 3 & 15, fraction = bits & 7;

@@ -124,7 +124,7 @@ TEST(CudaExperts, EachGroupIsMultipliedByItsExpert) {
               .chosen = g.chosen.data(),
               .n = n,
               .pairs_of_row = used},
-          {(n + kGemvOutputs - 1) / kGemvOutputs, rows * used}, kGemvSharedBytes, seed);
+          {gemv_blocks(n, false), rows * used}, kGemvSharedBytes, seed);
     });
     for (uint32_t pair = 0; pair < rows * used; ++pair)
       for (uint32_t i = 0; i < n; ++i) {

@@ -3,6 +3,7 @@
 #pragma once
 #include "inference/bones/kernels/cuda/attention.h"
 #include "inference/bones/kernels/cuda/experts.h"
+#include "inference/bones/kernels/cuda/fingerprint.h"
 
 #define TIE_CUDA_FORMATS(X, name, Args, threads, body) \
   X(name##_f32, Args, threads, body<Format::kF32>)     \
@@ -15,6 +16,7 @@
 
 #define TIE_CUDA_KERNELS(X)                                                          \
   TIE_CUDA_FORMATS(X, tie_gemv, GemvArgs, kGemvThreads, gemv)                        \
+  TIE_CUDA_FORMATS(X, tie_gemv_one, GemvArgs, kGemvThreads, gemv_one)                \
   TIE_CUDA_FORMATS(X, tie_gemm, GemmArgs, kGemmThreads, gemm)                        \
   TIE_CUDA_FORMATS(X, tie_gemv_expert, ExpertGemvArgs, kGemvThreads, gemv_expert)    \
   TIE_CUDA_FORMATS(X, tie_gemm_expert, ExpertGemmArgs, kGemmThreads, gemm_expert)    \
@@ -28,6 +30,7 @@
   X(tie_gate_to_bf16, GateArgs, kRowThreads, gate_to_bf16)                           \
   X(tie_finish_heads, HeadsArgs, kRowThreads, finish_heads)                          \
   X(tie_copy_blocks, CopyBlocksArgs, kRowThreads, copy_blocks)                       \
+  X(tie_fingerprint, FingerprintArgs, kFingerprintThreads, fingerprint)              \
   X(tie_decode_attention, DecodeArgs, kDecodeThreads, decode_attention)              \
   X(tie_merge_attention, MergeArgs, kRowThreads, merge_attention)                    \
   X(tie_prefill_attention_16, PrefillArgs, kPrefillThreads, prefill_attention<16>)   \

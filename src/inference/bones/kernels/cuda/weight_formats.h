@@ -59,56 +59,80 @@ TIE_DEVICE Bytes16 load_16(const uint8_t* p) {
   return *reinterpret_cast<const Bytes16*>(p);
 }
 
+// What half a block takes in memory: inputs [16 * half, 16 * half + 16). Four-bit codes of both halves lie in the same
+// bytes.
+TIE_DEVICE constexpr uint32_t half_loads(Format format) {
+  return format == Format::kF32 ? 4 : format == Format::kF16 || format == Format::kBf16 ? 2 : 1;
+}
+template <Format kFormat>
+struct RawHalf {
+  Bytes16 codes[half_loads(kFormat)];
+  uint32_t high[2] = {}, scales = 0;
+};
+
+template <Format kFormat>
+TIE_DEVICE RawHalf<kFormat> load_raw(const Matrix& m, uint32_t row, uint32_t block, uint32_t half) {
+  constexpr uint32_t kCodes = block_bytes(kFormat).codes;
+  const uint64_t at = uint64_t{row} * (m.k / 32) + block;
+  RawHalf<kFormat> raw;
+  TIE_UNROLL
+  for (uint32_t v = 0; v < half_loads(kFormat); ++v)
+    raw.codes[v] = load_16(m.codes + at * kCodes + (kCodes == 16 ? 0 : half * (kCodes / 2)) + 16 * v);
+  if constexpr (kFormat == Format::kQ8) raw.scales = *reinterpret_cast<const uint16_t*>(m.scales + at * 2);
+  if constexpr (kCodes == 16) raw.scales = load_u32(m.scales + at * 4);
+  if constexpr (kFormat == Format::kQ5) raw.high[0] = load_u32(m.high + at * 4);
+  if constexpr (kFormat == Format::kQ6) {
+    raw.high[0] = load_u32(m.high + at * 8);
+    raw.high[1] = load_u32(m.high + at * 8 + 4);
+  }
+  return raw;
+}
+
+// Four codes of a half at once, a byte each: the j-th four.
+template <Format kFormat>
+TIE_DEVICE uint32_t four_codes(const RawHalf<kFormat>& raw, uint32_t half, uint32_t j) {
+  const uint32_t word = raw.codes[0].word[j];
+  if constexpr (kFormat == Format::kQ8) return word ^ 0x80808080u;  // signed codes and 128
+  uint32_t codes = (word >> (4 * half)) & 0x0f0f0f0fu;
+  if constexpr (kFormat == Format::kQ5) {
+    const uint32_t bits = (raw.high[0] >> (16 * half + 4 * j)) & 15u;
+    codes |= ((bits * 0x00204081u) & 0x01010101u) << 4;  // a bit to each byte
+  }
+  if constexpr (kFormat == Format::kQ6) codes |= ((raw.high[j % 2] >> (2 * (2 * half + j / 2))) & 0x03030303u) << 4;
+  return codes;
+}
+
+template <Format kFormat>
+TIE_DEVICE void decode(const RawHalf<kFormat>& raw, uint32_t half, float (&w)[16]) {
+  if constexpr (kFormat == Format::kF32) {
+    TIE_UNROLL
+    for (uint32_t i = 0; i < 16; ++i) w[i] = as_float(raw.codes[i / 4].word[i % 4]);
+  } else if constexpr (kFormat == Format::kF16 || kFormat == Format::kBf16) {
+    TIE_UNROLL
+    for (uint32_t i = 0; i < 16; ++i) {
+      const uint32_t bits = (raw.codes[i / 8].word[i % 8 / 2] >> (16 * (i % 2))) & 0xffffu;
+      w[i] = kFormat == Format::kBf16 ? bf16_value(bits) : half_value(static_cast<uint16_t>(bits));
+    }
+  } else {
+    const float first = half_value(static_cast<uint16_t>(raw.scales & 0xffffu)),
+                second = half_value(static_cast<uint16_t>(raw.scales >> 16));
+    TIE_UNROLL
+    for (uint32_t i = 0; i < 16; ++i) {
+      const float code = byte_number(four_codes<kFormat>(raw, half, i / 4), i % 4);
+      if constexpr (kFormat == Format::kQ8)
+        w[i] = first * (code - 128.0f);
+      else if constexpr (kFormat == Format::kQ6)
+        w[i] = (half == 0 ? first : second) * (code - 32.0f);
+      else
+        w[i] = first * code + second;
+    }
+  }
+}
+
 // Inputs [16 * half, 16 * half + 16) of block `block` of row `row`.
 template <Format kFormat>
 TIE_DEVICE void load_half_block(const Matrix& m, uint32_t row, uint32_t block, uint32_t half, float (&w)[16]) {
-  const uint64_t at = uint64_t{row} * (m.k / 32) + block;
-  if constexpr (kFormat == Format::kF32) {
-    const uint8_t* p = m.codes + at * 128 + half * 64;
-    TIE_UNROLL
-    for (uint32_t v = 0; v < 4; ++v) {
-      const Bytes16 bytes = load_16(p + 16 * v);
-      TIE_UNROLL
-      for (uint32_t i = 0; i < 4; ++i) w[4 * v + i] = as_float(bytes.word[i]);
-    }
-  } else if constexpr (kFormat == Format::kF16 || kFormat == Format::kBf16) {
-    const uint8_t* p = m.codes + at * 64 + half * 32;
-    TIE_UNROLL
-    for (uint32_t v = 0; v < 2; ++v) {
-      const Bytes16 bytes = load_16(p + 16 * v);
-      TIE_UNROLL
-      for (uint32_t i = 0; i < 8; ++i) {
-        const uint32_t bits = (bytes.word[i / 2] >> (16 * (i % 2))) & 0xffffu;
-        w[8 * v + i] = kFormat == Format::kBf16 ? bf16_value(bits) : half_value(static_cast<uint16_t>(bits));
-      }
-    }
-  } else if constexpr (kFormat == Format::kQ8) {
-    const Bytes16 bytes = load_16(m.codes + at * 32 + half * 16);
-    const float scale = half_value(*reinterpret_cast<const uint16_t*>(m.scales + at * 2));
-    TIE_UNROLL
-    for (uint32_t i = 0; i < 16; ++i) {
-      const auto code = static_cast<int8_t>(bytes.word[i / 4] >> (8 * (i % 4)));
-      w[i] = scale * static_cast<float>(code);
-    }
-  } else {
-    const Bytes16 bytes = load_16(m.codes + at * 16);
-    const uint32_t scales = load_u32(m.scales + at * 4);
-    const float first = half_value(static_cast<uint16_t>(scales & 0xffffu)),
-                second = half_value(static_cast<uint16_t>(scales >> 16));
-    const uint32_t high5 = kFormat == Format::kQ5 ? load_u32(m.high + at * 4) >> (16 * half) : 0;
-    TIE_UNROLL
-    for (uint32_t i = 0; i < 16; ++i) {
-      uint32_t code = (bytes.word[i / 4] >> (8 * (i % 4) + 4 * half)) & 15u;
-      if constexpr (kFormat == Format::kQ6) {
-        const uint32_t input = 16 * half + i;
-        code |= ((m.high[at * 8 + input % 8] >> (2 * (input / 8))) & 3u) << 4;
-        w[i] = (half == 0 ? first : second) * (static_cast<float>(code) - 32.0f);
-      } else {
-        if constexpr (kFormat == Format::kQ5) code |= ((high5 >> i) & 1u) << 4;
-        w[i] = first * static_cast<float>(code) + second;
-      }
-    }
-  }
+  decode<kFormat>(load_raw<kFormat>(m, row, block, half), half, w);
 }
 
 }  // namespace tie::bones::cuda
