@@ -215,6 +215,10 @@ class Check:
         if status == 0:
             status, out, err, _ = run(["cmake", "--build", "build/device", "--target", "device_check", "tie_cuda_kernels", "-j", str(os.cpu_count()), "--", "-k", "0"], limit_s - 40)
         found = {"ok": status == 0, "where": "built here", "arch": self.arch(), "seconds": round(time.monotonic() - began, 1)}
+        report = ROOT / "build/device/tie_kernels.json"
+        if report.exists():  # registers and spills by this machine's compiler
+            found["notable"] = {f"{name} {gpu}": k for gpu, kernels in json.loads(report.read_text())["kernels"].items() for name, k in kernels.items()
+                                if k.get("spilled") or k.get("stack") or "_sm90_" in name or "_sm100_" in name}
         if status == 0:
             return found
         found["said"] = (out + err)[-4000:]
