@@ -17,10 +17,10 @@ while [ "$count" -gt 0 ]; do
     */libgrpc++_unsecure.so) extra="-lcares -lre2 -lz -laddress_sorting -lupb" ;;
   esac
   case $arg in
+    # fmt and toml++ come as shared libraries alone: static_fmt.cc and static_toml.cc have what the objects need of them.
+    */libfmt.so* | */libtomlplusplus.so*) continue ;;
     *.so)
       archive="${arg%.so}.a"
-      # fmt comes as shared library alone: static_fmt.cc has what the objects need of it.
-      case $arg in */libfmt.so) continue ;; esac
       set -- "$@" "$archive" ;;
     *) set -- "$@" "$arg" ;;
   esac

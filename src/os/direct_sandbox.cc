@@ -6,6 +6,7 @@
 #include <linux/filter.h>
 #include <linux/mount.h>
 #include <linux/seccomp.h>
+#include <malloc.h>
 #include <net/if.h>
 #include <poll.h>
 #include <sched.h>
@@ -19,10 +20,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <list>
 #include <map>
 #include <thread>
 
@@ -37,6 +40,7 @@ constexpr uint64_t kNamespaces =
 constexpr const char* kStagingPoint =
     "/tmp";  // any folder of the host: the new root is mounted there, in the child's own namespace only
 constexpr int kLastCapability = 63;
+constexpr size_t kMaxKeptPlans = 4;
 
 int open_tree(const char* path) {
   return static_cast<int>(::syscall(SYS_open_tree, AT_FDCWD, path, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE));
@@ -77,15 +81,19 @@ std::vector<std::string> folders_to(const std::string& path) {
   return out;
 }
 
-Result<PlannedMount> plan_mount(const Bind& bind) {
+Result<bool> is_folder(const std::string& path) {
   struct stat st{};
-  if (::stat(bind.path.c_str(), &st) != 0) return fail_errno("sandbox: " + bind.path, errno);
+  if (::stat(path.c_str(), &st) != 0) return fail_errno("sandbox: " + path, errno);
+  return S_ISDIR(st.st_mode);
+}
+
+Result<PlannedMount> plan_mount(const Bind& bind) {
   PlannedMount out;
+  TIE_TRY(out.is_folder, is_folder(bind.path));
   const std::string& at = bind.at.empty() ? bind.path : bind.at;
   out.source = bind.path;
   out.target = kStagingPoint + at;
   out.folders = folders_to(at);
-  out.is_folder = S_ISDIR(st.st_mode);
   out.attributes = MOUNT_ATTR_NOSUID | (bind.device ? 0 : MOUNT_ATTR_NODEV) |
                    (bind.executable ? 0 : MOUNT_ATTR_NOEXEC) | (bind.writable ? 0 : MOUNT_ATTR_RDONLY);
   return out;
@@ -174,7 +182,8 @@ void bring_up_loopback() {
 }
 
 void drop_capabilities() {
-  for (int capability = 0; capability <= kLastCapability; ++capability) ::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
+  for (int capability = 0; capability <= kLastCapability; ++capability)
+    if (::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) != 0 && errno == EINVAL) break;  // beyond the kernel's last
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct none[2] = {};
@@ -250,8 +259,7 @@ class DirectLauncher final : public SandboxLauncher {
   const char* name() const override { return "direct"; }
 
   Result<SandboxedProcess> spawn(const SandboxProfile& profile, const SpawnDescriptors& descriptors) override {
-    TIE_TRY(DirectPlan plan, plan_all(profile, descriptors));
-    std::vector<char*> words = pointers(plan.spawn.words), environment = pointers(plan.spawn.environment);
+    TIE_TRY(Kept * kept, prepared(profile, descriptors));
     bool may_share = profile.syscalls == SyscallPolicy::kPerRequest && !profile.host_network;
     InSharedNetwork network(may_share ? empty_network_.get() : -1, own_network_.get());
     uint64_t flags = kNamespaces | (profile.host_network || network.entered() ? 0 : CLONE_NEWNET) | SIGCHLD;
@@ -260,13 +268,41 @@ class DirectLauncher final : public SandboxLauncher {
     if (pid < 0) return fail_errno("starting a sandbox", errno);
     if (pid == 0) {
       ::close(life_writer_.get());
-      run_child(plan, words.data(), environment.data());
+      run_child(kept->plan, kept->words.data(), kept->environment.data());
     }
     auto child = static_cast<pid_t>(pid);
     return SandboxedProcess{child, child, Fd()};
   }
 
  private:
+  // What was laid out for a profile stays for the next process of it: a request's two are started again and again, and
+  // memory that is given back while the child still has it has to be copied first.
+  struct Kept {
+    SandboxProfile profile;
+    DirectPlan plan;
+    std::vector<char*> words, environment;
+  };
+
+  Result<Kept*> prepared(const SandboxProfile& profile, const SpawnDescriptors& descriptors) {
+    auto known = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& kept) { return kept.profile == profile; });
+    if (known == kept_.end()) {
+      TIE_TRY(DirectPlan plan, plan_all(profile, descriptors));
+      if (kept_.size() == kMaxKeptPlans) kept_.pop_back();
+      Kept& made = kept_.emplace_front(Kept{profile, std::move(plan), {}, {}});
+      made.words = pointers(made.plan.spawn.words);
+      made.environment = pointers(made.plan.spawn.environment);
+      return &made;
+    }
+    kept_.splice(kept_.begin(), kept_, known);
+    TIE_TRY(SpawnPlan now, plan_for(profile, descriptors));
+    known->plan.spawn.descriptors = std::move(now.descriptors);
+    known->plan.spawn.standard_error = now.standard_error;
+    for (PlannedMount& mount : known->plan.mounts) {
+      TIE_TRY(mount.is_folder, is_folder(mount.source));
+    }
+    return &*known;
+  }
+
   Result<DirectPlan> plan_all(const SandboxProfile& profile, const SpawnDescriptors& descriptors) {
     DirectPlan plan;
     TIE_TRY(plan.spawn, plan_for(profile, descriptors));
@@ -301,6 +337,8 @@ class DirectLauncher final : public SandboxLauncher {
     if (known == filters_.end()) {
       TIE_TRY(Bytes program, seccomp_program(policy));
       known = filters_.emplace(policy, std::move(program)).first;
+      // What building it took is given back: every process that is started copies a mapping of each page kept here.
+      ::malloc_trim(0);
     }
     return &known->second;
   }
@@ -308,6 +346,7 @@ class DirectLauncher final : public SandboxLauncher {
   Fd life_reader_, life_writer_;
   Fd own_network_, empty_network_;  // the second invalid where the launcher may not make one: each gets its own
   std::map<SyscallPolicy, Bytes> filters_;
+  std::list<Kept> kept_;  // the last used first
 };
 
 }  // namespace

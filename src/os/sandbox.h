@@ -24,6 +24,7 @@ struct Bind {
   bool device = false;  // device nodes work through it
   bool executable =
       false;  // programs and libraries in it can be run (our own launcher forbids it elsewhere; bubblewrap cannot)
+  bool operator==(const Bind&) const = default;
 };
 
 struct ResourceLimits {              // 0 = inherited
@@ -31,6 +32,7 @@ struct ResourceLimits {              // 0 = inherited
   uint64_t cpu_seconds = 0;
   uint64_t open_files = 0;
   uint64_t file_bytes = 0;  // the largest file or memfd it may make
+  bool operator==(const ResourceLimits&) const = default;
 };
 
 struct SandboxProfile {
@@ -44,6 +46,7 @@ struct SandboxProfile {
   bool proc = false;  // its own /proc (its pid namespace only)
   SyscallPolicy syscalls = SyscallPolicy::kDaemon;
   ResourceLimits limits;
+  bool operator==(const SandboxProfile&) const = default;
 };
 
 struct SpawnDescriptors {

@@ -1,5 +1,6 @@
 #include "os/sandbox.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <ifaddrs.h>
 #include <linux/filter.h>
@@ -15,6 +16,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 
 #include "os/program_files.h"
@@ -143,6 +145,54 @@ TEST(SeccompProgram, TheRuntimesFilterLeavesTheAnswerAboutTilesToTheKernel) {
   EXPECT_EQ(tile_request(SyscallPolicy::kContainer), tile_request(SyscallPolicy::kNone));
 }
 #endif
+
+// Starts `sh -c SCRIPT` with /data bound to `data` and descriptor 3 a pipe; what it writes there, "exit N" when it ends
+// with N, or the launcher's own error.
+std::string said_by(SandboxLauncher& launcher, const std::string& script, const std::filesystem::path& data) {
+  SandboxProfile profile;
+  profile.program = "/bin/sh";
+  profile.arguments = {"-c", script};
+  auto needed = program_libraries(profile.program);
+  if (!needed) return needed.error().message;
+  needed->libraries.push_back(needed->loader);
+  for (const std::string& file : needed->libraries) profile.binds.push_back({.path = file, .executable = true});
+  profile.binds.push_back({.path = data.string(), .at = "/data"});
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return "no pipe";
+  Fd reader(ends[0]), writer(ends[1]);
+  auto started = launcher.spawn(profile, {.passed = {writer.get()}});
+  if (!started) return started.error().message;
+  writer.close();
+  std::string out;
+  char buffer[256];
+  for (ssize_t n; (n = ::read(reader.get(), buffer, sizeof buffer)) > 0;) out.append(buffer, static_cast<size_t>(n));
+  int status = 0;
+  while (::waitpid(started->monitor, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? out : "exit " + std::to_string(WEXITSTATUS(status));
+}
+
+// Its layout of a profile is kept: what changes from start to start must not be.
+TEST(DirectLauncher, AProfileThatIsStartedAgainGetsItsOwnDescriptorsAndTodaysFiles) {
+  auto launcher = make_direct_launcher();
+  if (!launcher) GTEST_SKIP() << launcher.error().message;
+  const auto folder = std::filesystem::temp_directory_path() / ("tie-sandbox-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder / "data");
+  const std::string look = "if [ -d /data ]; then echo folder >&3; else echo file >&3; fi";
+  EXPECT_EQ(said_by(**launcher, look, folder / "data"), "folder\n");
+  EXPECT_EQ(said_by(**launcher, look, folder / "data"), "folder\n");
+  std::filesystem::remove(folder / "data");
+  EXPECT_NE(said_by(**launcher, look, folder / "data").find("data"), std::string::npos);  // the error names it
+  std::ofstream(folder / "data") << "x";
+  EXPECT_EQ(said_by(**launcher, look, folder / "data"), "file\n");
+  // More profiles than are kept, in turns.
+  for (int round = 0; round < 2; ++round)
+    for (int i = 0; i < 6; ++i) {
+      const std::string word = std::to_string(i);
+      EXPECT_EQ(said_by(**launcher, "echo " + word + " >&3", folder / "data"), word + "\n");
+    }
+  std::filesystem::remove_all(folder);
+}
 
 TEST(ProgramFiles, ListsLoaderAndLibrariesOfADynamicProgram) {
   auto needed = program_libraries(std::filesystem::read_symlink("/proc/self/exe"));
