@@ -107,7 +107,7 @@ def bench_peers(options):
 
 CLIENTS = ["--clients", "8", "--requests", "48", "--prompt-tokens", "128", "--tokens", "64"]
 FIRST = ["--clients", "1", "--requests", "6", "--prompt-tokens", "512", "--tokens", "1", "--pause-ms", "100"]
-FIRST_ROUNDS = 3
+FIRST_ROUNDS = 4
 
 
 def load(program, *arguments):
@@ -153,11 +153,15 @@ def bench_path(options):
         rounds, loads = {way: [] for way in ways}, {}
         for way, where in ways.items():
             load("path_load", *where, "--requests", 4, "--tokens", 4)
-        # The speed of a machine drifts by more, within minutes, than lies between the engine and the path.
-        for _ in range(FIRST_ROUNDS):
-            alone_firsts.append(load("engine_load", *engine, *FIRST)["first_ms_p50"])
-            for way, where in ways.items():
-                rounds[way].append(measured(place, *where, *FIRST))
+        # The speed of a machine drifts by more, within minutes, than lies between the engine and the path; and whoever
+        # comes after another program finds the caches full of its weights. So every other round runs backwards.
+        turns = [None, *ways]
+        for turn in range(FIRST_ROUNDS):
+            for way in turns[:: 1 if turn % 2 == 0 else -1]:
+                if way is None:
+                    alone_firsts.append(load("engine_load", *engine, *FIRST)["first_ms_p50"])
+                else:
+                    rounds[way].append(measured(place, *ways[way], *FIRST))
         for way, where in ways.items():
             loads[way] = measured(place, *where, *CLIENTS)
     firsts = {way: {"first_ms_p50": statistics.median(one["first_ms_p50"] for one in done), "rounds": done} for way, done in rounds.items()}
