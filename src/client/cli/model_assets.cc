@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <stdio.h>
 #include <toml++/toml.h>
 
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "base/random.h"
 #include "client/cli/model_sources.h"
@@ -97,6 +99,7 @@ Result<std::string> sampling_text(const ModelParts& parts, const std::vector<std
 std::string wishes_text(const AddModel& request) {
   return (request.kv_cache.empty() ? "" : fmt::format("kv_cache = {}\n", quoted(request.kv_cache))) +
          (request.device.empty() ? "" : fmt::format("device = {}\n", quoted(request.device))) +
+         (request.gpus.empty() ? "" : fmt::format("gpus = [{}]\n", fmt::join(request.gpus, ", "))) +
          (request.ranks > 1 ? fmt::format("ranks = {}\n", request.ranks) : "") +
          (request.stages > 1 ? fmt::format("stages = {}\n", request.stages) : "");
 }
@@ -209,6 +212,20 @@ Result<void> fill_folder(const fs::path& folder, const AddModel& request) {
                                as_bytes(record_text(parts, digests, to_hex(id), request, sampling)), 0644);
 }
 
+// As the owner will judge them (model_owner/model_record.h), but before anything is written.
+Result<void> check_gpus(const AddModel& request) {
+  if (request.gpus.empty()) return {};
+  if (request.device != "cuda" && request.device != "auto")
+    return fail(Code::kBadRequest, "--gpus says which GPUs a model is on: it needs --device cuda or auto");
+  if (request.gpus.size() != uint64_t{request.ranks} * request.stages)
+    return fail(Code::kBadRequest, fmt::format("--gpus names {}, and the model has {} ranks: one for each",
+                                               request.gpus.size(), uint64_t{request.ranks} * request.stages));
+  std::set<uint32_t> different(request.gpus.begin(), request.gpus.end());
+  if (different.size() != request.gpus.size())
+    return fail(Code::kBadRequest, "--gpus names one GPU twice: each rank needs its own");
+  return {};
+}
+
 }  // namespace
 
 Result<std::string> kv_cache_of(const std::string& assets, const std::string& name) {
@@ -229,6 +246,7 @@ std::string model_name_of_file(const std::string& source) {
 }
 
 Result<ModelRecord> add_model(const std::string& assets, const AddModel& request) {
+  TIE_CHECK_OK(check_gpus(request));
   std::string name = request.name.empty() ? model_name_of_file(request.source) : request.name;
   TIE_CHECK_OK(check_name(name));
   std::error_code error;

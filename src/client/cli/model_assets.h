@@ -29,6 +29,7 @@ struct AddModel {
   bool keep_precision = false;        // a folder's matrices stay as they are instead of becoming Q8_0
   std::string kv_cache;               // "f16", "bf16" or "q8"; empty: the model's usual
   std::string device;                 // "cpu", "cuda" or "auto"; empty: the CPU
+  std::vector<uint32_t> gpus;         // with a GPU: the number of the one for each rank; empty: the first ones
   uint32_t ranks = 1, stages = 1;     // processes that divide each layer, and the layers among them; the owner packs so
 };
 

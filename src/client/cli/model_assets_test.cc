@@ -122,8 +122,18 @@ TEST_F(ModelAssetsTest, AppliesWhatTheOperatorAsksFor) {
   const std::string divided = text_of_file(assets / "models/tiny/model.toml");
   EXPECT_NE(divided.find("device = \"auto\"\nranks = 2\nstages = 4\n[sampling]\n"), std::string::npos) << divided;
 
+  request.gpus = {7, 6, 5, 4, 3, 2, 1, 0}, request.replace = true;
+  ASSERT_TRUE(add_model(assets, request));
+  const std::string chosen = text_of_file(assets / "models/tiny/model.toml");
+  EXPECT_NE(chosen.find("\ngpus = [7, 6, 5, 4, 3, 2, 1, 0]\n"), std::string::npos) << chosen;
+
   const auto refusal = [&](AddModel wrong) { return add_model(assets, wrong).error().message; };
   EXPECT_NE(refusal({.source = folder, .name = "x", .context_tokens = 65}).find("exceeds the model's 64"),
+            std::string::npos);
+  EXPECT_NE(refusal({.source = folder, .name = "x", .gpus = {1}}).find("--device"), std::string::npos);
+  EXPECT_NE(refusal({.source = folder, .name = "x", .device = "cuda", .gpus = {1, 2}}).find("one for each"),
+            std::string::npos);
+  EXPECT_NE(refusal({.source = folder, .name = "x", .device = "cuda", .gpus = {1, 1}, .ranks = 2}).find("twice"),
             std::string::npos);
   EXPECT_NE(refusal({.source = folder, .name = "x", .sampling = {"heat=1"}}).find("heat"), std::string::npos);
   EXPECT_NE(refusal({.source = folder, .name = "x", .sampling = {"top_p=7"}}).find("between"), std::string::npos);

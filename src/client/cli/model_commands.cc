@@ -126,6 +126,13 @@ void add_model_commands(CLI::App& app, int& exit_code) {
                    "where the model runs: cpu (default), cuda (an NVIDIA GPU), or auto (the GPU if it is healthy)")
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
   add_command
+      ->add_option(
+          "--gpus", o->add.gpus,
+          "with --device cuda or auto: the number N of the GPU /dev/nvidiaN for each rank, as 2,3 (default: the "
+          "first ones)")
+      ->delimiter(',')
+      ->check(CLI::Range(0, 31));
+  add_command
       ->add_option("--ranks", o->add.ranks, "divide every layer over so many processes (default 1); all share the CPUs")
       ->check(CLI::Range(1, 64));
   add_command

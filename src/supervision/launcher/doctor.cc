@@ -198,13 +198,15 @@ Finding running_node(const std::string& wanted) {
   if (!status)
     return {"this node", Verdict::kMissing, "a launcher runs, but not what it was told: " + status.error().message,
             "whether its processes are isolated is not known", "wait until it has started; else tie down, then tie up"};
-  bool open = !status->isolated, raw = status->raw_logs;
-  if (!open && !raw) return ok("this node", "running, isolated");
+  bool open = !status->isolated, raw = status->raw_logs, driver = !status->gpu_driver_root.empty();
+  if (!open && !raw && !driver) return ok("this node", "running, isolated");
   return {"this node", Verdict::kMissing,
           std::string("running") + (open ? ", NOT ISOLATED (--insecure-no-sandbox)" : "") +
-              (raw ? ", with raw logs (--raw-logs)" : ""),
-          open ? "a process that is taken over can reach every request and every key"
-               : "its logs may hold what users wrote",
+              (raw ? ", with raw logs (--raw-logs)" : "") +
+              (driver ? ", with the GPU driver in " + status->gpu_driver_root + " (gpu_driver_root)" : ""),
+          open  ? "a process that is taken over can reach every request and every key"
+          : raw ? "its logs may hold what users wrote"
+                : "code of that folder computes with users' text, and the release id does not cover it",
           "tie down, then tie up without that option"};
 }
 

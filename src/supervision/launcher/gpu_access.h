@@ -18,16 +18,28 @@ bool model_wishes_gpu(const std::string& assets, const std::string& model);
 // nvidia-modeset, nor the tools' nodes.
 std::vector<std::string> gpu_device_nodes(const std::string& dev = "/dev");
 
-// The driver's libraries that programs open by name, and the C library's parts that these name, from the folders
-// where a system keeps them.
-std::vector<std::string> gpu_driver_libraries();
+// What this machine's GPUs are used through. The libraries are the machine's, not the release's.
+struct GpuDriver {
+  std::vector<std::string> nodes;      // gpu_device_nodes; inside a sandbox they are in /dev, wherever they lie here
+  std::vector<std::string> libraries;  // those that programs open by name, and the C library's parts that these name
+};
 
-// How many GPUs the model asks for: one for each of its ranks (`ranks` times `stages`); 0 when it wishes none.
-uint32_t gpus_of_model(const std::string& assets, const std::string& model);
+// `root` empty: from where a system keeps them. Else the driver installed below that folder (`gpu_driver_root` of
+// node.toml): its libraries, and its nodes where ROOT/dev has them, those of /dev otherwise. kNotFound: no driver
+// there.
+Result<GpuDriver> find_gpu_driver(const std::string& root);
 
-// Of `nodes` those that a user of the first `gpus` GPUs needs: their own, and the driver's that belong to none. A rank
-// runs on the GPU of its number; ranks share a container, since NCCL maps their GPUs' memory into each other.
-std::vector<std::string> nodes_of_first_gpus(const std::vector<std::string>& nodes, uint32_t gpus);
+// The numbers N of the nodes nvidiaN, ascending.
+std::vector<uint32_t> gpu_numbers(const std::vector<std::string>& nodes);
+
+// The numbers of the GPUs that the model's ranks run on (`ranks` times `stages` of them): those that its record names
+// (`gpus`), else the first ones that are `here`. Empty when it wishes none, or when its record is not one.
+std::vector<uint32_t> gpus_of_model(const std::string& assets, const std::string& model,
+                                    const std::vector<uint32_t>& here);
+
+// Of `nodes` those that a user of these GPUs needs: their own, and the driver's that belong to none. Ranks share a
+// container, since NCCL maps their GPUs' memory into each other.
+std::vector<std::string> nodes_of_gpus(const std::vector<std::string>& nodes, const std::vector<uint32_t>& gpus);
 
 // What a container of several GPU ranks needs more: sockets of its own empty network and shared memory, by which the
 // ranks' NCCL meets.

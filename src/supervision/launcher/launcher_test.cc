@@ -55,7 +55,7 @@ std::set<std::string> names(const std::vector<Edge>& edges) {
 // As node_runner.cc and the supervisor write it.
 const std::string kStatusDocument =
     R"({"release_id":"ab","listen":"127.0.0.1:1","proxy":"","raw_logs":false,"models_fixed":true,)"
-    R"("node":{"sandbox":"namespaces","node_ready":true,"ready_ms":12,"units":[{"name":"wsd","state":"ready"}]}})";
+    R"("gpu_driver_root":"","gpu_libraries":[],"node":{"sandbox":"namespaces","node_ready":true,"ready_ms":12,"units":[{"name":"wsd","state":"ready"}]}})";
 
 std::string with(std::string text, const std::string& old, const std::string& now) {
   return text.replace(text.find(old), old.size(), now);
@@ -77,13 +77,18 @@ TEST(NodeStatus, IsReadByItsMembersAndNotByTheLookOfItsText) {
       parse_node_status(with(kStatusDocument, R"("node":{"sandbox":"namespaces")", R"("node": {"sandbox": "none")"));
   ASSERT_TRUE(spaced);
   EXPECT_FALSE(spaced->isolated);
+  EXPECT_EQ(status->gpu_driver_root, "");
+  auto driven = parse_node_status(with(kStatusDocument, R"("gpu_driver_root":"")", R"("gpu_driver_root":"/opt/gpu")"));
+  ASSERT_TRUE(driven);
+  EXPECT_EQ(driven->gpu_driver_root, "/opt/gpu");
 }
 
 TEST(NodeStatus, SaysNothingOfADocumentThatIsNotTheLaunchers) {
   for (const std::string& text :
        {std::string(), std::string("[]"), std::string("{\"node\":1}"), kStatusDocument.substr(0, 60),
         std::string(100'000, '['), with(kStatusDocument, "\"raw_logs\":false", "\"raw_logs\":0"),
-        with(kStatusDocument, "\"sandbox\"", "\"sandbok\"")}) {
+        with(kStatusDocument, "\"sandbox\"", "\"sandbok\""),
+        with(kStatusDocument, R"("gpu_driver_root":"")", R"("gpu_driver_root":1)")}) {
     auto status = parse_node_status(text);
     ASSERT_FALSE(status) << text.substr(0, 200);
     EXPECT_EQ(status.error().code, Code::kCorrupt);
@@ -149,9 +154,9 @@ TEST_F(ConfigFile, ReadsEveryKindOfValueAndNamesTheFaultyLine) {
   EXPECT_EQ(config.models, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(config.prewarmed_pairs, 0u);
   EXPECT_FALSE(config.gpu_fast_kernels);
-  for (const char* bad :
-       {"gpu_fast_kernels = \"no\"\n", "max_request = 3\n", "max_requests = -1\n", "max_requests = 1e3\n",
-        "max_requests = 99999999999\n", "models = \"a\"\n", "models = [1]\n", "listen = [", "a.b = 1\n"}) {
+  for (const char* bad : {"gpu_fast_kernels = \"no\"\n", "gpu_driver_root = 1\n", "max_request = 3\n",
+                          "max_requests = -1\n", "max_requests = 1e3\n", "max_requests = 99999999999\n",
+                          "models = \"a\"\n", "models = [1]\n", "listen = [", "a.b = 1\n"}) {
     write("node.toml", std::string("\n") + bad);
     NodeConfig fresh;
     auto read = read_node_config(path_ + "/node.toml", fresh);
@@ -181,6 +186,9 @@ TEST(Config, ImpossibleValuesAreRefused) {
   EXPECT_TRUE(refused([](NodeConfig& c) { c.listen = "8443"; }));
   EXPECT_TRUE(refused([](NodeConfig& c) { c.listen = "127.0.0.1:65536"; }));
   EXPECT_TRUE(refused([](NodeConfig& c) { c.listen = ":1"; }));
+  EXPECT_FALSE(refused([](NodeConfig& c) { c.gpu_driver_root = "/opt/gpu driver"; }));
+  for (const char* root : {"driver", "/", "/a\"b", "/a\nb", "/a\\b"})
+    EXPECT_TRUE(refused([&](NodeConfig& c) { c.gpu_driver_root = root; })) << root;
   EXPECT_TRUE(refused([](NodeConfig& c) { c.listen = std::string("a\0b:1", 5); }));
   EXPECT_TRUE(refused([](NodeConfig& c) { c.proxy = c.listen; }));
   EXPECT_TRUE(refused([](NodeConfig& c) { c.max_requests = 0; }));
@@ -286,22 +294,59 @@ TEST_F(GpuAccess, OpensTheDriversNodesAndNothingElse) {
   EXPECT_EQ(container.tmpfs, std::vector<std::string>{"/dev/shm"});
 }
 
+using Numbers = std::vector<uint32_t>;
+
 TEST_F(GpuAccess, GivesTheGpusOfTheRanksAlone) {
-  for (auto [record, gpus] : {std::pair{"device = \"cuda\"\n", 1u},
-                              {"device = \"auto\"\nranks = 2\n", 2u},
-                              {"device = \"cuda\"\nranks = 2\nstages = 3\n", 6u},
-                              {"ranks = 4\n", 0u},
-                              {"device = \"cuda\"\nranks = -5\n", 1u}}) {
+  const Numbers here{1, 2, 5, 7};
+  for (auto [record, gpus] : {std::pair{"device = \"cuda\"\n", Numbers{1}},
+                              {"device = \"auto\"\nranks = 2\n", Numbers{1, 2}},
+                              {"device = \"cuda\"\nranks = 2\nstages = 3\n", here},
+                              {"ranks = 4\n", Numbers{}},
+                              {"gpus = [1]\n", Numbers{}},
+                              {"device = \"cuda\"\nranks = -5\n", Numbers{1}},
+                              {"device = \"cuda\"\nranks = 2\ngpus = [7, 2]\n", Numbers{7, 2}},
+                              {"device = \"cuda\"\ngpus = [3]\n", Numbers{3}},
+                              // The owner says what is wrong with these: no GPU is given for them.
+                              {"device = \"cuda\"\ngpus = 2\n", Numbers{}},
+                              {"device = \"cuda\"\ngpus = [-1]\n", Numbers{}},
+                              {"device = \"cuda\"\ngpus = [32]\n", Numbers{}},
+                              {"device = \"cuda\"\ngpus = [\"0\"]\n", Numbers{}}}) {
     write("models/m/model.toml", record);
-    EXPECT_EQ(gpus_of_model(path_, "m"), gpus) << record;
+    EXPECT_EQ(gpus_of_model(path_, "m", here), gpus) << record;
   }
   const std::vector<std::string> all{"/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia10",
                                      "/dev/nvidia-uvm"};
-  EXPECT_EQ(nodes_of_first_gpus(all, 2),
-            (std::vector<std::string>{"/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia-uvm"}));
-  EXPECT_EQ(nodes_of_first_gpus(all, 1),
-            (std::vector<std::string>{"/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-uvm"}));
-  EXPECT_EQ(nodes_of_first_gpus(all, UINT32_MAX), all);
+  EXPECT_EQ(gpu_numbers(all), (Numbers{0, 1, 10}));
+  EXPECT_EQ(nodes_of_gpus(all, {0, 10}),
+            (std::vector<std::string>{"/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia10", "/dev/nvidia-uvm"}));
+  EXPECT_EQ(nodes_of_gpus(all, {1}), (std::vector<std::string>{"/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia-uvm"}));
+  EXPECT_EQ(nodes_of_gpus(all, {3}), (std::vector<std::string>{"/dev/nvidiactl", "/dev/nvidia-uvm"}));
+}
+
+TEST_F(GpuAccess, ADriverMayLieElsewhere) {
+  auto none = find_gpu_driver(path_);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, Code::kNotFound);
+  EXPECT_NE(none.error().message.find("libcuda.so.1 in " + path_), std::string::npos) << none.error().message;
+  for (const char* folder : {"", "lib/", "usr/lib64/", "usr/lib/x86_64-linux-gnu/"}) {
+    write(std::string("root/") + folder + "libcuda.so.1", "driver");
+    write(std::string("root/") + folder + "libnvidia-ml.so.1", "management");
+    auto driver = find_gpu_driver(path_ + "/root");
+    ASSERT_TRUE(driver) << driver.error().message;
+    EXPECT_EQ(driver->libraries[0], path_ + "/root/" + folder + "libcuda.so.1");
+    EXPECT_EQ(driver->libraries[1], path_ + "/root/" + folder + "libnvidia-ml.so.1");
+    fs::remove_all(path_ + "/root");
+  }
+  write("root/libcuda.so.1", "driver");
+  write("root/dev/nvidiactl", "");
+  write("root/dev/nvidia4", "");
+  auto driver = find_gpu_driver(path_ + "/root");
+  ASSERT_TRUE(driver);
+  EXPECT_EQ(driver->nodes, (std::vector<std::string>{path_ + "/root/dev/nvidiactl", path_ + "/root/dev/nvidia4"}));
+  os::SandboxProfile profile;
+  allow_gpu(driver->nodes, profile);
+  EXPECT_EQ(profile.binds[1].path, path_ + "/root/dev/nvidia4");
+  EXPECT_EQ(profile.binds[1].at, "/dev/nvidia4") << "where the driver's library looks for it";
 }
 
 class RunFolder : public Folder {

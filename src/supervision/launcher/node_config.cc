@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -73,6 +74,7 @@ std::map<std::string, Setter> keys_of(NodeConfig& config) {
           {"proxy", text(config.proxy)},
           {"sandbox", text(config.sandbox)},
           {"kernels", text(config.kernels)},
+          {"gpu_driver_root", text(config.gpu_driver_root)},
           {"gpu_fast_kernels", yes_or_no(config.gpu_fast_kernels)},
           {"cache_mib", number(config.cache_mib)},
           {"prewarmed_pairs", number(config.prewarmed_pairs)},
@@ -91,6 +93,13 @@ bool is_listen_address(const std::string& address) {
   if (port.size() > 5 || !std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; }))
     return false;
   return std::stoul(port) <= 65535;
+}
+
+// A whole path that may stand in JSON and in a log as it is.
+bool is_plain_path(const std::string& path) {
+  return path.size() > 1 && path[0] == '/' && path.size() < PATH_MAX &&
+         std::none_of(
+             path.begin(), path.end(), [](unsigned char c) { return c < ' ' || c == '"' || c == '\\' || c >= 0x7f; });
 }
 
 // What a daemon would refuse after it was started is refused here, where the person who wrote it reads why.
@@ -154,6 +163,9 @@ Result<void> check_node_config(const NodeConfig& config) {
   if (!config.kernels.empty() && std::ranges::find(kKernelSets, config.kernels) == kKernelSets.end())
     return fail(Code::kBadRequest,
                 fmt::format("kernels is one of {}, not '{}'", fmt::join(kKernelSets, ", "), config.kernels));
+  if (!config.gpu_driver_root.empty() && !is_plain_path(config.gpu_driver_root))
+    return fail(Code::kBadRequest,
+                "gpu_driver_root is the whole path of a folder, not '" + config.gpu_driver_root + "'");
   if (config.proxy == config.listen)
     return fail(Code::kBadRequest, "listen and proxy are both '" + config.listen + "': each needs a port of its own");
   TIE_CHECK_OK(check_range("prewarmed_pairs", config.prewarmed_pairs, 0, kMaxPrewarmedPairs));

@@ -22,11 +22,12 @@ struct NodeConfig {
   std::string proxy = "127.0.0.1:8123";  // the user's side: the OpenAI-compatible proxy; "none": not started
   uint32_t cache_mib = 1024;             // ciphertext of conversations, in memory
   uint32_t prewarmed_pairs = 3;
-  uint32_t max_requests = 32;       // admitted at once by cloudboardd
-  uint32_t max_instances = 64;      // of each per-request program
-  uint32_t threads = 0;             // of the runtime; 0: one per CPU
-  std::string kernels;              // kernel set of the runtime; empty: the fastest that this CPU runs
-  bool gpu_fast_kernels = true;     // of models on a GPU; false: its own matrix units are left alone
+  uint32_t max_requests = 32;    // admitted at once by cloudboardd
+  uint32_t max_instances = 64;   // of each per-request program
+  uint32_t threads = 0;          // of the runtime; 0: one per CPU
+  std::string kernels;           // kernel set of the runtime; empty: the fastest that this CPU runs
+  std::string gpu_driver_root;   // folder of a GPU driver that is not the system's; empty: the system's (gpu_access.h)
+  bool gpu_fast_kernels = true;  // of models on a GPU; false: its own matrix units are left alone
   uint32_t startup_timeout_s = 60;  // until the node is ready
   uint32_t drain_timeout_s = 20;    // for requests in flight when the node stops
   std::string sandbox =

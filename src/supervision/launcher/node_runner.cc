@@ -1,6 +1,7 @@
 #include "supervision/launcher/node_runner.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -39,6 +40,8 @@ void add_flags(CLI::App& app, LauncherFlags& flags) {
   app.add_option("--max-instances", c.max_instances, "processes of each per-request program");
   app.add_option("--threads", c.threads, "threads of the runtime (0: one per CPU)");
   app.add_option("--kernels", c.kernels, "kernel set of the runtime: amx, avx512fp16, avx512, avx2 or reference");
+  app.add_option("--gpu-driver-root", c.gpu_driver_root,
+                 "folder of a GPU driver that is not the system's; shown everywhere");
   app.add_flag("!--gpu-portable-kernels", c.gpu_fast_kernels, "leave the matrix units of a GPU alone");
   app.add_option("--startup-timeout", c.startup_timeout_s, "seconds until the node must be ready");
   app.add_option("--drain-timeout", c.drain_timeout_s, "seconds for requests in flight when stopping");
@@ -140,6 +143,9 @@ Result<void> supervise(const LauncherFlags& flags, int stop_fd) {
   if (config.insecure_no_sandbox)
     say(flags.status_fd, "WARNING: --insecure-no-sandbox: processes of this node are not isolated from each other");
   if (config.raw_logs) say(flags.status_fd, "WARNING: --raw-logs: logs may hold what users wrote");
+  if (!config.gpu_driver_root.empty())
+    say(flags.status_fd, "WARNING: gpu_driver_root: code of the GPU driver in " + config.gpu_driver_root +
+                             " runs in the processes that compute; the release id does not cover it");
   SupervisorOptions options;
   options.run = run;
   options.max_instances = config.max_instances;
@@ -152,11 +158,15 @@ Result<void> supervise(const LauncherFlags& flags, int stop_fd) {
     say(flags.status_fd, line);
     own_log.note(line);
   };
+  std::vector<std::string> gpu_libraries;
+  for (const MeasuredFile& library : stage.added_libraries())
+    gpu_libraries.push_back(fmt::format("{{\"path\":\"{}\",\"sha256\":\"{}\"}}", library.path, library.sha256));
   options.write_status = [&](const std::string& units) {
     std::string text = fmt::format(
         "{{\"release_id\":\"{}\",\"listen\":\"{}\",\"proxy\":\"{}\",\"raw_logs\":{},\"models_fixed\":{},"
-        "\"node\":{}}}\n",
-        release, config.listen, config.proxy, config.raw_logs, !config.models.empty(), units);
+        "\"gpu_driver_root\":\"{}\",\"gpu_libraries\":[{}],\"node\":{}}}\n",
+        release, config.listen, config.proxy, config.raw_logs, !config.models.empty(), config.gpu_driver_root,
+        fmt::join(gpu_libraries, ","), units);
     (void)os::write_file_atomic(node_status_path(run), as_bytes(text), 0600);
   };
   Supervisor supervisor(*sandbox, std::move(plan.units), std::move(options));

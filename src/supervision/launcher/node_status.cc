@@ -38,6 +38,9 @@ Result<NodeStatusFile> parse_node_status(std::string document) {
   if (!read_flag(*node, "node_ready", out.node_ready) || !read_flag(parsed, "raw_logs", out.raw_logs) ||
       !read_flag(parsed, "models_fixed", out.models_fixed))
     return damaged();
+  const auto driver = parsed.find("gpu_driver_root");
+  if (driver == parsed.end() || !driver->is_string()) return damaged();
+  out.gpu_driver_root = driver->get<std::string>();
   out.isolated = sandbox->get<std::string>() != "none";
   out.document = std::move(document);
   return out;

@@ -12,9 +12,10 @@ std::string node_status_path(const std::string& run);
 struct NodeStatusFile {
   std::string document;  // the whole text, for a person
   bool node_ready = false;
-  bool isolated = false;      // its processes are confined
-  bool raw_logs = false;      // its logs may hold what users wrote
-  bool models_fixed = false;  // a list of models was named at its start
+  bool isolated = false;        // its processes are confined
+  bool raw_logs = false;        // its logs may hold what users wrote
+  bool models_fixed = false;    // a list of models was named at its start
+  std::string gpu_driver_root;  // where its GPU driver lies that is not the system's; empty: it uses none such
 };
 
 // kNotReady: no launcher runs in `run`, or it has written nothing yet. kCorrupt: not such a document. kTooLarge.

@@ -27,6 +27,7 @@ class Planner {
 
   Result<NodePlan> plan() {
     TIE_TRY(app_assets_, stage_.app_assets(place_.assets, place_.run + "/weights", place_.models));
+    TIE_TRY(gpu_, find_gpu_driver(config_.gpu_driver_root));
     for (const ProcessRow& row : process_table()) {
       if (std::string_view(row.process) == "tie-proxy" && config_.proxy == "none") continue;
       if (std::string_view(row.process) == "token_spentd" && config_.token_issuer.empty()) continue;
@@ -67,7 +68,7 @@ class Planner {
       };
     add_files(row, profile);
     add_arguments(row, model, profile);
-    if (const uint32_t gpus = gpus_for(row, model); gpus > 0)
+    if (const std::vector<uint32_t> gpus = gpus_for(row, model); !gpus.empty() && !gpu_.nodes.empty())
       TIE_CHECK_OK(add_gpu(program_of(row), container, gpus, profile));
     if (row.life == Life::kPerRequest) {
       std::string socket = std::string(row.process) == "tie-cloud-app" ? "tie_cloud_app" : row.process;
@@ -178,27 +179,30 @@ class Planner {
     if (row.life == Life::kPerModel || name == "gpuhealthd") profile.proc = true;
   }
 
-  // How many GPUs a process sees, the first ones: the runtime those of its model's ranks, the owner those of all
-  // models, gpuhealthd every one as soon as a model wishes any.
-  uint32_t gpus_for(const ProcessRow& row, const std::string& model) const {
-    if (gpu_nodes_.empty()) return 0;
-    if (!model.empty()) return gpus_of_model(place_.assets, model);
+  // The GPUs that a process sees: the runtime those of its model's ranks, the owner those of all models, gpuhealthd
+  // every one as soon as a model wishes any.
+  std::vector<uint32_t> gpus_for(const ProcessRow& row, const std::string& model) const {
+    const std::vector<uint32_t> here = gpu_numbers(gpu_.nodes);
+    if (!model.empty()) return gpus_of_model(place_.assets, model, here);
     const std::string_view name = row.process;
-    if (name != "tie-model-owner" && name != "gpuhealthd") return 0;
-    uint32_t most = 0;
-    for (const std::string& m : place_.models) most = std::max(most, gpus_of_model(place_.assets, m));
-    return name == "gpuhealthd" && most > 0 ? UINT32_MAX : most;
+    std::vector<uint32_t> all;
+    if (name != "tie-model-owner" && name != "gpuhealthd") return all;
+    for (const std::string& m : place_.models)
+      for (const uint32_t gpu : gpus_of_model(place_.assets, m, here)) all.push_back(gpu);
+    return name == "gpuhealthd" && !all.empty() ? here : all;
   }
 
-  Result<void> add_gpu(const std::string& program, bool runtime, uint32_t gpus, os::SandboxProfile& profile) {
-    allow_gpu(nodes_of_first_gpus(gpu_nodes_, gpus), profile);
-    if (runtime && gpus > 1) allow_gpu_ranks(profile);
-    TIE_CHECK_OK(stage_.add_libraries(gpu_driver_libraries(), program));
+  Result<void> add_gpu(const std::string& program, bool runtime, const std::vector<uint32_t>& gpus,
+                       os::SandboxProfile& profile) {
+    allow_gpu(nodes_of_gpus(gpu_.nodes, gpus), profile);
+    if (runtime && gpus.size() > 1) allow_gpu_ranks(profile);
+    TIE_CHECK_OK(stage_.add_libraries(gpu_.libraries, program));
     const std::string kernels = stage_.prefix() + "/lib/tie/tie_kernels.fatbin";
     std::error_code ignored;
-    if (!runtime || !std::filesystem::exists(kernels, ignored)) return {};
+    const bool runs_kernels = runtime || program == "tie-model-owner";
+    if (!runs_kernels || !std::filesystem::exists(kernels, ignored)) return {};
     profile.binds.push_back({.path = kernels});
-    // Among the arguments of the container's first program.
+    // Of a container, among the arguments of its first program.
     const auto second = std::find(profile.arguments.begin() + 1, profile.arguments.end(), "--");
     profile.arguments.insert(second, {"--gpu-kernels", kernels});
     return {};
@@ -281,7 +285,7 @@ class Planner {
   Stage& stage_;
   NodePlan plan_;
   std::string app_assets_;
-  const std::vector<std::string> gpu_nodes_ = gpu_device_nodes();
+  GpuDriver gpu_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "supervision/launcher/stage.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -142,7 +143,13 @@ Result<void> Stage::merge_libraries(const std::string& from, const std::string& 
 }
 
 Result<void> Stage::add_libraries(const std::vector<std::string>& libraries, const std::string& into) {
-  for (const std::string& library : libraries) TIE_CHECK_OK(stage_library(library, root_ + "/libraries/" + into));
+  for (const std::string& library : libraries) {
+    TIE_CHECK_OK(stage_library(library, root_ + "/libraries/" + into));
+    if (std::ranges::find(added_, library, &MeasuredFile::path) != added_.end()) continue;
+    TIE_TRY(crypto::Digest digest, crypto::sha256_file(libraries_.at(library)));
+    added_.push_back({library, to_hex(digest)});
+  }
+  std::ranges::sort(added_, {}, &MeasuredFile::path);
   return {};
 }
 

@@ -30,8 +30,11 @@ class Stage {
   Result<StagedProgram> program(const std::string& name);
   // Adds the libraries of one staged program to another's folder, for programs that share a sandbox.
   Result<void> merge_libraries(const std::string& from, const std::string& into);
-  // Adds libraries that a staged program opens by name. They are the machine's, not the release's: not measured.
+  // Adds libraries that a staged program opens by name. They are the machine's, not the release's: the release id does
+  // not cover them, so what they are is kept for whoever reports it.
   Result<void> add_libraries(const std::vector<std::string>& libraries, const std::string& into);
+  // All that was added so: host paths and digests of the copies, sorted.
+  const std::vector<MeasuredFile>& added_libraries() const { return added_; }
   // From here on only assets that this Ed25519 key has signed are staged (supervision/signed_assets).
   void require_signed(Bytes public_key) { assets_key_ = std::move(public_key); }
   // RUN/stage/app-assets/{models/MODEL/{tokenizer.img, template.jinja, model.toml}, prompts/*.json}: what a request
@@ -48,6 +51,7 @@ class Stage {
   std::string root_;    // RUN/stage
   std::string prefix_;  // RUN/stage/prefix
   ReleaseManifest manifest_;
+  std::vector<MeasuredFile> added_;
   Bytes assets_key_;                              // empty: assets are taken as they are
   std::map<std::string, std::string> libraries_;  // host path -> staged copy
 };

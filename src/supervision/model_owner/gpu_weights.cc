@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "inference/bones/cuda/gpu_numbers.h"
 #include "supervision/gpuhealthd/nvml_provider.h"
 
 namespace tie::owner {
@@ -31,11 +32,18 @@ class Stream {
   void* stream_ = nullptr;
 };
 
+Result<uint32_t> gpu_of(uint32_t rank, std::span<const uint32_t> named) {
+  if (rank < named.size()) return named[rank];
+  return usual_gpu_of_rank(rank, visible_gpus());
+}
+
 }  // namespace
 
-Result<std::shared_ptr<GpuWeights>> GpuWeights::create(std::shared_ptr<Driver> driver, LoadedWeights loaded) {
+Result<std::shared_ptr<GpuWeights>> GpuWeights::create(std::shared_ptr<Driver> driver, LoadedWeights loaded,
+                                                       uint32_t gpu) {
   std::shared_ptr<GpuWeights> out(new GpuWeights);
   out->driver_ = std::move(driver);
+  out->gpu_ = gpu;
   out->table_ = std::move(loaded.table);
   out->memory_ = std::move(loaded.memory);
   TIE_TRY(out->handle_, out->memory_.share());
@@ -130,18 +138,19 @@ GpuLoan::~GpuLoan() {
   if (looking_.joinable()) looking_.join();
 }
 
-Result<std::shared_ptr<Driver>> GpuHost::driver(uint32_t device) {
+Result<std::shared_ptr<Driver>> GpuHost::driver(uint32_t gpu) {
   std::lock_guard lock(mutex_);
-  std::shared_ptr<Driver>& opened = drivers_[device];
+  std::shared_ptr<Driver>& opened = drivers_[gpu];
   if (!opened) {
-    TIE_TRY(opened, Driver::load(static_cast<int>(device), options_.driver));
+    TIE_TRY(opened, Driver::load_gpu(gpu, options_.driver));
   }
   TIE_CHECK_OK(opened->use_on_this_thread());
   return opened;
 }
 
-Result<void> GpuHost::healthy() {
-  TIE_TRY([[maybe_unused]] const auto opened, driver(0));
+Result<void> GpuHost::healthy(std::span<const uint32_t> gpus) {
+  TIE_TRY(const uint32_t first, gpu_of(0, gpus));
+  TIE_TRY([[maybe_unused]] const auto opened, driver(first));
   auto provider = gpuhealth::make_nvml_provider(options_.nvml);
   if (!provider) return std::unexpected(std::move(provider.error()).context("asking for the GPU's health"));
   TIE_TRY(const auto devices, (*provider)->poll());
@@ -153,10 +162,12 @@ Result<void> GpuHost::healthy() {
   return {};
 }
 
-Result<std::shared_ptr<GpuWeights>> GpuHost::load(ByteView gguf, bones::RankPlace place, uint32_t device) {
-  TIE_TRY(auto opened, driver(device));
+Result<std::shared_ptr<GpuWeights>> GpuHost::load(ByteView gguf, bones::RankPlace place,
+                                                  std::span<const uint32_t> gpus) {
+  TIE_TRY(const uint32_t gpu, gpu_of(place.index(), gpus));
+  TIE_TRY(auto opened, driver(gpu));
   TIE_TRY(LoadedWeights loaded, load_weights(opened, gguf, place));
-  return GpuWeights::create(std::move(opened), std::move(loaded));
+  return GpuWeights::create(std::move(opened), std::move(loaded), gpu);
 }
 
 }  // namespace tie::owner

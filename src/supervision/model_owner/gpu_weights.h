@@ -59,13 +59,14 @@ class GpuWeights : public std::enable_shared_from_this<GpuWeights> {
  public:
   // Takes what was just loaded; reads it back for its digests.
   static Result<std::shared_ptr<GpuWeights>> create(std::shared_ptr<bones::cuda::Driver> driver,
-                                                    bones::cuda::LoadedWeights loaded);
+                                                    bones::cuda::LoadedWeights loaded, uint32_t gpu = 0);
   ~GpuWeights();
 
   Bytes table() const { return table_.serialize(); }
   uint64_t bytes() const { return table_.bytes; }
   uint32_t context_tokens() const { return table_.config.context_length; }
   const bones::cuda::IpcHandle& handle() const { return handle_; }
+  uint32_t gpu() const { return gpu_; }  // its number (bones/cuda/gpu_numbers.h)
 
   // For one connection, until the object that it returns is gone; begins the look where one is due. kNotReady: another
   // holds them.
@@ -84,6 +85,7 @@ class GpuWeights : public std::enable_shared_from_this<GpuWeights> {
   bones::cuda::DeviceTable table_;
   bones::cuda::DeviceMemory memory_;
   bones::cuda::IpcHandle handle_{};
+  uint32_t gpu_ = 0;
   std::vector<crypto::Digest> loaded_;  // of each part
   std::mutex mutex_;
   std::weak_ptr<GpuLoan> holder_;
@@ -101,13 +103,14 @@ class GpuHost {
   explicit GpuHost(GpuOptions options) : options_(std::move(options)) {}
 
   // Why no model should go to the GPU by itself: no driver, no NVML, or a device that gpuhealthd's rules do not call
-  // healthy. Asked anew each time.
-  Result<void> healthy();
-  // The shard of one rank into the memory of the GPU of that number.
-  Result<std::shared_ptr<GpuWeights>> load(ByteView gguf, bones::RankPlace place = {}, uint32_t device = 0);
+  // healthy. Asked anew each time. `gpus`: those that the model's record names; empty: none.
+  Result<void> healthy(std::span<const uint32_t> gpus = {});
+  // The shard of one rank into the memory of its GPU: the one that `gpus` names for it, else the usual one.
+  Result<std::shared_ptr<GpuWeights>> load(ByteView gguf, bones::RankPlace place = {},
+                                           std::span<const uint32_t> gpus = {});
 
  private:
-  Result<std::shared_ptr<bones::cuda::Driver>> driver(uint32_t device);
+  Result<std::shared_ptr<bones::cuda::Driver>> driver(uint32_t gpu);
 
   const GpuOptions options_;
   std::mutex mutex_;

@@ -87,13 +87,13 @@ Result<os::Fd> sealed(const char* name, ByteView bytes) {
   return memory;
 }
 
-Result<void> load_on_gpu(ByteView file, GpuHost& gpu, LoadedModel& out) {
-  TIE_TRY(out.gpu, gpu.load(file, out.grid.at(0), 0));
+Result<void> load_on_gpu(ByteView file, GpuHost& gpu, std::span<const uint32_t> gpus, LoadedModel& out) {
+  TIE_TRY(out.gpu, gpu.load(file, out.grid.at(0), gpus));
   out.weights_bytes = out.gpu->bytes();
   out.context_tokens = out.gpu->context_tokens();
   TIE_TRY(out.weights, sealed("tie-gpu-table", out.gpu->table()));
   for (uint32_t rank = 1; rank < out.grid.count(); ++rank) {
-    TIE_TRY(auto shard, gpu.load(file, out.grid.at(rank), rank));
+    TIE_TRY(auto shard, gpu.load(file, out.grid.at(rank), gpus));
     TIE_TRY(os::Fd table, sealed("tie-gpu-table", shard->table()));
     out.weights_bytes += shard->bytes();
     out.later_gpus.push_back(std::move(shard));
@@ -103,11 +103,12 @@ Result<void> load_on_gpu(ByteView file, GpuHost& gpu, LoadedModel& out) {
 }
 
 // Whether the model goes to the GPU. Asked to choose, a GPU that is absent or ill is no error.
-Result<bool> goes_to_gpu(const std::string& name, DeviceWish wish, GpuHost* gpu) {
+Result<bool> goes_to_gpu(const std::string& name, const ModelRecord& record, GpuHost* gpu) {
+  const DeviceWish wish = record.device;
   if (wish == DeviceWish::kCpu || (wish == DeviceWish::kAuto && gpu == nullptr)) return false;
   if (gpu == nullptr) return fail(Code::kUnsupportedFeature, "this owner puts no model on a GPU");
   if (wish == DeviceWish::kCuda) return true;
-  auto healthy = gpu->healthy();
+  auto healthy = gpu->healthy(record.gpus);
   if (healthy) return true;
   TIE_LOG("tie-model-owner", "{} goes to the CPU: the GPU answers {}", os::LogWord(name), healthy.error().code);
   std::fprintf(stderr, "tie-model-owner: %s goes to the CPU: %s\n", name.c_str(), healthy.error().message.c_str());
@@ -120,12 +121,13 @@ Error with_next_step(Error error) {
       "\"cpu\")");
 }
 
-Result<void> pack_weights(const std::string& path, bones::ThreadPool* pool, LoadedModel& out, GpuHost* gpu) {
+Result<void> pack_weights(const std::string& path, bones::ThreadPool* pool, LoadedModel& out, GpuHost* gpu,
+                          std::span<const uint32_t> gpus) {
   TIE_TRY(PrivateCopy file, PrivateCopy::of(path));
   std::thread hashing([&] { out.digests.weights = crypto::sha256(file.view()); });
   auto packed = [&]() -> Result<void> {
     if (gpu != nullptr) {
-      auto loaded = load_on_gpu(file.view(), *gpu, out);
+      auto loaded = load_on_gpu(file.view(), *gpu, gpus, out);
       return loaded ? loaded : std::unexpected(with_next_step(std::move(loaded.error())));
     }
     for (uint32_t rank = 0; rank < out.grid.count(); ++rank) {
@@ -171,10 +173,10 @@ Result<LoadedModel> load_model(const std::string& name, const std::string& folde
   out.grid = record.grid;
   out.kv_cache = record.kv_cache;
   out.gpu_fast_kernels = record.gpu_fast_kernels;
-  TIE_TRY(const bool on_gpu, goes_to_gpu(name, record.device, gpu));
+  TIE_TRY(const bool on_gpu, goes_to_gpu(name, record, gpu));
   TIE_CHECK_OK(load_tokenizer(folder + "/" + kTokenizerFile, out));
   TIE_CHECK_OK(hash_template(folder + "/" + kTemplateFile, out));
-  TIE_CHECK_OK(pack_weights(folder + "/" + kWeightsFile, pool, out, on_gpu ? gpu : nullptr));
+  TIE_CHECK_OK(pack_weights(folder + "/" + kWeightsFile, pool, out, on_gpu ? gpu : nullptr, record.gpus));
   out.model_id = model_id(out.digests);
   out.load_ms = monotonic_ms() - start;
   return out;

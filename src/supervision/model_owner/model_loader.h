@@ -36,7 +36,7 @@ struct LoadedModel {
                                     // `gpu` the table of what lies there (bones/cuda/device_weights.h)
   std::shared_ptr<GpuWeights> gpu;  // null: the weights lie in this machine's memory
   std::vector<os::Fd> later_ranks;  // the same of ranks 1, 2, ...
-  std::vector<std::shared_ptr<GpuWeights>> later_gpus;  // with `gpu`: theirs, each on the GPU of the rank's number
+  std::vector<std::shared_ptr<GpuWeights>> later_gpus;  // with `gpu`: theirs, each on a GPU of its own
   os::Fd tokenizer;                                     // memfd, all four seals: the vocabulary image
   size_t weights_bytes = 0;                             // of all ranks together
   size_t tokenizer_bytes = 0;

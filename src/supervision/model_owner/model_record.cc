@@ -4,6 +4,9 @@
 #define TOML_EXCEPTIONS 0
 #include <toml++/toml.h>
 
+#include <algorithm>
+
+#include "inference/bones/cuda/gpu_numbers.h"
 #include "inference/bones/kv_layout.h"
 #include "os/fd.h"
 #include "supervision/model_owner/model_identity.h"
@@ -31,6 +34,26 @@ Result<void> read_device(const toml::table& record, DeviceWish& out) {
   return {};
 }
 
+// In a model that goes to no GPU they only have to be well-formed: so it can be sent to the CPU for a while.
+Result<void> read_gpus(const toml::table& record, ModelRecord& out) {
+  if (!record.contains("gpus")) return {};
+  const toml::array* named = record["gpus"].as_array();
+  if (named == nullptr) return fail(Code::kBadRequest, "gpus must be a list of numbers, as [2, 3]");
+  for (const toml::node& item : *named) {
+    const int64_t number = item.value_exact<int64_t>().value_or(-1);
+    if (number < 0 || number >= bones::cuda::kMostGpus)
+      return fail(Code::kBadRequest, "gpus holds numbers from 0 to 31, the N of /dev/nvidiaN");
+    if (std::ranges::find(out.gpus, number) != out.gpus.end())
+      return fail(Code::kBadRequest,
+                  "gpus names " + std::to_string(number) + " twice: each rank needs a GPU of its own");
+    out.gpus.push_back(static_cast<uint32_t>(number));
+  }
+  if (out.device != DeviceWish::kCpu && out.gpus.size() != out.grid.count())
+    return fail(Code::kBadRequest, "gpus names " + std::to_string(out.gpus.size()) + ", and the model has " +
+                                       std::to_string(out.grid.count()) + " ranks (ranks x stages): one for each");
+  return {};
+}
+
 Result<void> read_kv_cache(const toml::table& record, std::string& out) {
   if (!record.contains("kv_cache")) return {};
   out = record["kv_cache"].value_or(std::string());
@@ -51,6 +74,7 @@ Result<ModelRecord> of_table(const toml::table& record) {
   ModelRecord out;
   TIE_CHECK_OK(read_grid(record, out.grid));
   TIE_CHECK_OK(read_device(record, out.device));
+  TIE_CHECK_OK(read_gpus(record, out));
   TIE_CHECK_OK(read_kv_cache(record, out.kv_cache));
   TIE_CHECK_OK(read_gpu_kernels(record, out.gpu_fast_kernels));
   return out;
@@ -62,6 +86,7 @@ std::string ModelRecord::summary() const {
   std::string out;
   if (!grid.alone()) out += std::to_string(grid.tensor_ranks) + "x" + std::to_string(grid.stages) + "\n";
   if (device != DeviceWish::kCpu) out += device == DeviceWish::kCuda ? "cuda\n" : "auto\n";
+  for (const uint32_t gpu : gpus) out += "gpu " + std::to_string(gpu) + "\n";
   if (!kv_cache.empty()) out += "kv " + kv_cache + "\n";
   if (!gpu_fast_kernels) out += "portable\n";
   return out;

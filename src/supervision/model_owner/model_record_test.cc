@@ -31,6 +31,7 @@ TEST_F(RecordTest, SaysNothingWhereThereIsNone) {
   EXPECT_TRUE(record->grid.alone());
   EXPECT_EQ(record->device, DeviceWish::kCpu);
   EXPECT_EQ(record->kv_cache, "");
+  EXPECT_TRUE(record->gpus.empty());
   EXPECT_TRUE(record->gpu_fast_kernels);
   EXPECT_EQ(record->summary(), "");
 }
@@ -46,10 +47,32 @@ TEST_F(RecordTest, HoldsAllThatARecordSays) {
   EXPECT_FALSE(record->gpu_fast_kernels);
 }
 
+TEST_F(RecordTest, NamesAGpuForEachRank) {
+  auto record = read("ranks = 2\nstages = 2\ndevice = \"cuda\"\ngpus = [7, 0, 31, 2]\n");
+  ASSERT_TRUE(record) << record.error().message;
+  EXPECT_EQ(record->gpus, (std::vector<uint32_t>{7, 0, 31, 2}));
+  EXPECT_TRUE(read("gpus = [4, 5]\n")) << "on the CPU for a while";
+  for (auto [text, words] :
+       {std::pair{"device = \"cuda\"\nranks = 2\ngpus = [1]", "names 1, and the model has 2 ranks"},
+        {"device = \"auto\"\ngpus = []", "names 0, and the model has 1 ranks"},
+        {"device = \"cuda\"\nranks = 2\ngpus = [1, 1]", "names 1 twice"},
+        {"gpus = 1", "a list of numbers"},
+        {"gpus = \"0,1\"", "a list of numbers"},
+        {"gpus = [32]", "from 0 to 31"},
+        {"gpus = [-1]", "from 0 to 31"},
+        {"gpus = [1.5]", "from 0 to 31"},
+        {"gpus = [\"1\"]", "from 0 to 31"}}) {
+    auto bad = read(text);
+    ASSERT_FALSE(bad) << text;
+    EXPECT_EQ(bad.error().code, Code::kBadRequest);
+    EXPECT_NE(bad.error().message.find(words), std::string::npos) << bad.error().message;
+  }
+}
+
 // What the owner loads again for: each key by itself.
 TEST_F(RecordTest, EachKeyChangesTheSummary) {
   for (const char* text : {"ranks = 2", "stages = 2", "device = \"cuda\"", "device = \"auto\"", "kv_cache = \"q8\"",
-                           "gpu_fast_kernels = false"}) {
+                           "gpus = [0]", "gpu_fast_kernels = false"}) {
     auto record = read(text);
     ASSERT_TRUE(record) << text;
     EXPECT_NE(record->summary(), "") << text;

@@ -303,6 +303,7 @@ Result<void> OwnerServer::lend(Connection& connection, uint32_t rank, Answer& ou
   connection.lent = true;
   out.reply.mutable_model()->set_gpu_handle(weights.handle().bytes, sizeof weights.handle().bytes);
   out.reply.mutable_model()->set_gpu_bytes(weights.bytes());
+  out.reply.mutable_model()->set_gpu_number(weights.gpu());
   return {};
 }
 

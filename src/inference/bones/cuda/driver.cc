@@ -3,10 +3,13 @@
 #include <dlfcn.h>
 
 #include <utility>
+#include <vector>
+
+#include "inference/bones/cuda/gpu_numbers.h"
 
 namespace tie::bones::cuda {
 
-Result<std::shared_ptr<Driver>> Driver::load(int device, const std::string& library) {
+Result<std::shared_ptr<Driver>> Driver::open(const std::string& library) {
   std::shared_ptr<Driver> driver(new Driver);
   driver->library_ = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!driver->library_) return fail(Code::kNotFound, "no CUDA driver on this machine: " + library);
@@ -16,10 +19,33 @@ Result<std::shared_ptr<Driver>> Driver::load(int device, const std::string& libr
   TIE_CUDA_DRIVER(TIE_CUDA_LOAD)
 #undef TIE_CUDA_LOAD
   TIE_CHECK_OK(driver->check(driver->init(0), "starting the CUDA driver"));
-  TIE_CHECK_OK(
-      driver->check(driver->device_get(&driver->device_, device), ("finding GPU " + std::to_string(device)).c_str()));
-  TIE_CHECK_OK(driver->check(driver->context_retain(&driver->context_, driver->device_), "opening the GPU"));
-  TIE_CHECK_OK(driver->use_on_this_thread());
+  return driver;
+}
+
+Result<void> Driver::choose(int device) {
+  TIE_CHECK_OK(check(device_get(&device_, device), ("finding GPU " + std::to_string(device)).c_str()));
+  TIE_CHECK_OK(check(context_retain(&context_, device_), "opening the GPU"));
+  return use_on_this_thread();
+}
+
+Result<std::shared_ptr<Driver>> Driver::load(int device, const std::string& library) {
+  TIE_TRY(auto driver, open(library));
+  TIE_CHECK_OK(driver->choose(device));
+  return driver;
+}
+
+Result<std::shared_ptr<Driver>> Driver::load_gpu(uint32_t number, const std::string& library) {
+  TIE_TRY(auto driver, open(library));
+  std::vector<std::string> addresses;
+  for (int device = 0;
+       addresses.size() < kMostGpus && driver->device_get(&device, static_cast<int>(addresses.size())) == 0;) {
+    char address[32] = {};
+    TIE_CHECK_OK(driver->check(driver->device_address(address, sizeof address - 1, device), "asking where a GPU is"));
+    addresses.emplace_back(address);
+  }
+  const std::vector<uint32_t> visible = visible_gpus();
+  TIE_TRY(const int count, count_of_gpu(number, addresses, visible));
+  TIE_CHECK_OK(driver->choose(count));
   return driver;
 }
 

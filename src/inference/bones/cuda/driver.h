@@ -21,6 +21,7 @@ struct IpcHandle {
   X(init, cuInit, (unsigned flags))                                                                                 \
   X(driver_version, cuDriverGetVersion, (int* version))                                                             \
   X(device_get, cuDeviceGet, (int* device, int ordinal))                                                            \
+  X(device_address, cuDeviceGetPCIBusId, (char* address, int bytes, int device))                                    \
   X(device_attribute, cuDeviceGetAttribute, (int* value, int attribute, int device))                                \
   X(context_retain, cuDevicePrimaryCtxRetain, (void** context, int device))                                         \
   X(context_set, cuCtxSetCurrent, (void* context))                                                                  \
@@ -62,7 +63,10 @@ class Driver {
  public:
   // Loads the library and makes `device`'s primary context current on this thread. kNotFound: no such library;
   // kUnsupportedFeature: a symbol or device is missing; kIo with the driver's words.
+  // `device`: as the driver counts.
   static Result<std::shared_ptr<Driver>> load(int device = 0, const std::string& library = "libcuda.so.1");
+  // The GPU of that number (gpu_numbers.h). Also kNotFound: it is not here, or this process does not see its node.
+  static Result<std::shared_ptr<Driver>> load_gpu(uint32_t number, const std::string& library = "libcuda.so.1");
   ~Driver();
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
@@ -79,6 +83,8 @@ class Driver {
 
  private:
   Driver() = default;
+  static Result<std::shared_ptr<Driver>> open(const std::string& library);
+  Result<void> choose(int device);
   void* library_ = nullptr;
   void* context_ = nullptr;
   int device_ = 0;

@@ -86,7 +86,7 @@ Result<std::unique_ptr<GpuRank>> GpuRank::attach(const DeviceTable& table, std::
   TIE_CHECK_OK(check_board(table.config, board));
   std::unique_ptr<GpuRank> out(new GpuRank(segment, board));
   TIE_TRY(out->speaks_for_heads_, is_first_with_heads(table));
-  TIE_TRY(out->driver_, Driver::load(options.device, options.driver));
+  TIE_TRY(out->driver_, Driver::load_gpu(options.gpu, options.driver));
   TIE_TRY(auto nccl, Nccl::load(options.nccl));
   const RankPlace& place = table.place;
   TIE_TRY(out->ranks_, join(nccl, out->driver_, offer.ranks, place.tensor_rank, place.tensor_ranks, options, segment));

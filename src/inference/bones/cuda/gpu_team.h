@@ -33,7 +33,7 @@ Result<std::vector<RankOffer>> offers_for(const Nccl& nccl, RankPlace grid);
 
 struct GpuRankOptions {
   std::string driver = "libcuda.so.1", nccl = "libnccl.so.2";
-  int device = 0;
+  uint32_t gpu = 0;  // its number (gpu_numbers.h)
   int64_t join_ms = 60'000, step_ms = 30'000;
   CudaModelOptions model;
 };

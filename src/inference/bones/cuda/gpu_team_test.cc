@@ -121,7 +121,7 @@ struct Team {
     return out;
   }
   GpuRankOptions options_of(uint32_t rank) const {
-    return {.driver = TIE_FAKE_CUDA, .nccl = TIE_FAKE_NCCL, .device = static_cast<int>(rank), .model = kOptions};
+    return {.driver = TIE_FAKE_CUDA, .nccl = TIE_FAKE_NCCL, .gpu = rank, .model = kOptions};
   }
   int follow(int segment_fd, pid_t leads, uint32_t rank, const RankOffer& offer) {
     RankSegment own = RankSegment::open(os::Fd(::dup(segment_fd))).value();

@@ -45,7 +45,7 @@ Result<std::unique_ptr<GpuModel>> GpuModel::attach(AttachedModel& model, const G
   if (table.bytes != model.gpu->bytes) return fail(Code::kCorrupt, "the owner's GPU memory and its table differ");
   TIE_TRY(const Bytes kernels, read_gpu_kernels(flags.kernels));
   std::unique_ptr<GpuModel> out(new GpuModel);
-  TIE_TRY(out->driver_, Driver::load(0, flags.driver));
+  TIE_TRY(out->driver_, Driver::load_gpu(model.gpu->gpu, flags.driver));
   IpcHandle handle;
   std::copy(model.gpu->handle.begin(), model.gpu->handle.end(), handle.bytes);
   TIE_TRY(DeviceMemory weights, DeviceMemory::attach(out->driver_, handle, table.bytes));

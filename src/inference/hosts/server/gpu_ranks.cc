@@ -23,14 +23,14 @@ static_assert(std::is_trivially_copyable_v<RankOffer>);
 
 // What a rank is told, in the order of its arguments: these numbers, then driver, NCCL and kernels.
 struct RankArguments {
-  uint32_t rank = 0;
+  uint32_t rank = 0, gpu = 0;
   CudaModelOptions limits;
   GpuFlags flags;
 
   uint32_t fast_kernels = limits.fast_kernels ? 1 : 0;
 
-  std::array<uint32_t*, 5> numbers() {
-    return {&rank, &limits.max_batch_rows, &limits.max_logit_rows, &limits.max_sequences, &fast_kernels};
+  std::array<uint32_t*, 6> numbers() {
+    return {&rank, &gpu, &limits.max_batch_rows, &limits.max_logit_rows, &limits.max_sequences, &fast_kernels};
   }
 };
 
@@ -51,8 +51,8 @@ Result<DeviceTable> table_in(const os::Mapping& sealed) {
   return DeviceTable::parse({reinterpret_cast<const uint8_t*>(image.data()), image.size()});
 }
 
-GpuRankOptions options_of(uint32_t rank, const GpuFlags& flags, const CudaModelOptions& limits) {
-  return {.driver = flags.driver, .nccl = flags.nccl, .device = static_cast<int>(rank), .model = limits};
+GpuRankOptions options_of(uint32_t gpu, const GpuFlags& flags, const CudaModelOptions& limits) {
+  return {.driver = flags.driver, .nccl = flags.nccl, .gpu = gpu, .model = limits};
 }
 
 std::span<const std::byte> as_kernels(const Bytes& bytes) {
@@ -86,7 +86,7 @@ Result<void> rank_life(int argc, char** argv) {
   TIE_TRY(const Bytes kernels, read_gpu_kernels(arguments.flags.kernels));
   const CudaModelOptions limits = with_context(arguments.limits, table.config);
   TIE_TRY(auto rank, GpuRank::attach(table, as_kernels(kernels), offer,
-                                     options_of(arguments.rank, arguments.flags, limits), segment, board.writable()));
+                                     options_of(arguments.gpu, arguments.flags, limits), segment, board.writable()));
   // As its runtime: what the driver and NCCL do while they work is theirs to know.
   TIE_CHECK_OK(os::enter_serving_mode(os::ServingMode::kDaemon));
   return follow_on_gpu(*rank, segment, board.writable());
@@ -104,7 +104,7 @@ Result<void> GpuRankedModel::start_rank(const AttachedModel& model, const GpuFla
                                         const CudaModelOptions& limits, const RankOffer& offer, uint32_t rank,
                                         int segment_fd, std::vector<os::Fd>& peers) {
   TIE_TRY(auto lifeline, os::socket_pair());
-  RankArguments told{rank, limits, flags};
+  RankArguments told{rank, model.later_gpus[rank - 1].gpu, limits, flags};
   std::vector<std::string> arguments{"afm-runtime", kGpuRankArgument};
   for (const uint32_t* number : told.numbers()) arguments.push_back(std::to_string(*number));
   arguments.insert(arguments.end(), {flags.driver, flags.nccl, flags.kernels});
@@ -144,8 +144,9 @@ Result<std::unique_ptr<GpuRankedModel>> GpuRankedModel::start(AttachedModel& mod
   for (uint32_t rank = 1; rank < offers.size(); ++rank)
     TIE_CHECK_OK(out->start_rank(model, flags, limits, offers[rank], rank, segment.fd(), peers));
   segment.watch(bones::PeerWatch(std::move(peers)));
-  TIE_TRY(out->leader_, GpuTeamLeader::attach(table, as_kernels(kernels), offers[0], options_of(0, flags, limits),
-                                              std::move(segment), out->board_.writable()));
+  TIE_TRY(out->leader_,
+          GpuTeamLeader::attach(table, as_kernels(kernels), offers[0], options_of(model.gpu->gpu, flags, limits),
+                                std::move(segment), out->board_.writable()));
   out->loan_ = std::move(model.gpu->loan);
   return out;
 }

@@ -37,6 +37,7 @@ Result<GpuShare> gpu_share(const v1::ModelHandle& handle) {
     return fail(Code::kCorrupt, "the model owner's GPU handle is not one");
   std::copy(handle.gpu_handle().begin(), handle.gpu_handle().end(), share.handle.begin());
   share.bytes = handle.gpu_bytes();
+  share.gpu = handle.gpu_number();
   return share;
 }
 

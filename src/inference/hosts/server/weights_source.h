@@ -16,7 +16,8 @@ namespace tie::runtime_host {
 struct GpuShare {
   std::array<uint8_t, 64> handle{};  // the driver's, for another process
   uint64_t bytes = 0;
-  os::Fd loan;  // the connection to the owner: open for as long as we use them; its end means that they are gone
+  uint32_t gpu = 0;  // the GPU's number (bones/cuda/gpu_numbers.h)
+  os::Fd loan;       // the connection to the owner: open for as long as we use them; its end means that they are gone
 };
 
 struct AttachedModel {

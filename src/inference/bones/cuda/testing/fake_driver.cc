@@ -4,7 +4,9 @@
 // bytes copied to the "GPU", allocations, attaches. With TIE_FAKE_CUDA_DIR set, memory lies in files of that folder, so
 // that programs of any user attach to each other's, and each allocation, copy to the GPU, attach and their ends are
 // lines of its file `record`. TIE_FAKE_CUDA_DEVICES says how many GPUs there are (1); memory belongs to the GPU that
-// was current on the thread, and only a thread on that GPU attaches to it. Threads: any; one lock. Only for tests.
+// was current on the thread, and only a thread on that GPU attaches to it. Where the process sees emulated device nodes
+// (fake_nodes.h) these say how many GPUs there are, and memory and record are theirs: so in a whole node's sandboxes.
+// Threads: any; one lock. Only for tests.
 #include "inference/bones/cuda/testing/fake_driver.h"
 
 #include <fcntl.h>
@@ -20,6 +22,7 @@
 #include <vector>
 
 #include "inference/bones/cuda/driver.h"
+#include "inference/bones/cuda/testing/fake_nodes.h"
 #include "inference/bones/kernels/cuda/emulator/emulated_kernels.h"
 #include "inference/bones/kernels/cuda/emulator/emulated_tensor_map.h"
 
@@ -34,6 +37,7 @@ struct Memory {
   size_t bytes = 0;
   bool attached = false;
   std::string name;
+  uint64_t number = 0;  // behind device nodes
 };
 
 constexpr int kMostDevices = 16;
@@ -71,6 +75,7 @@ const std::string& folder() {
 
 // "PID WHAT BYTES", one line at a time from whichever process.
 void record(const char* what, size_t bytes) {
+  if (FakeNodes* nodes = FakeNodes::here()) return nodes->tell(current_device, what, bytes);
   static const int fd =
       folder().empty() ? -1 : ::open((folder() + "/record").c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   if (fd < 0) return;
@@ -80,7 +85,8 @@ void record(const char* what, size_t bytes) {
 }
 
 // New memory of one allocation; its file's name, relative to the folder, goes to `name`.
-int make_memory(std::string& name) {
+int make_memory(size_t bytes, std::string& name, uint64_t& number) {
+  if (FakeNodes* nodes = FakeNodes::here()) return nodes->alloc(current_device, bytes, number);
   if (folder().empty()) return ::memfd_create("fake-gpu", MFD_CLOEXEC);
   name = "memory-" + std::to_string(::getpid()) + "-" + std::to_string(counters.allocations);
   return ::open((folder() + "/" + name).c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -90,14 +96,18 @@ int map_memory(int fd, size_t bytes, bool attached, DevicePtr* at) {
   void* p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED) return kNoMemory;
   *at = reinterpret_cast<DevicePtr>(p);
-  memories[*at] = {fd, current_device, bytes, attached, {}};
+  memories[*at] = {fd, current_device, bytes, attached, {}, 0};
   return kOk;
 }
 
 int unmap_memory(DevicePtr at, bool attached) {
   auto found = memories.find(at);
   if (found == memories.end() || found->second.attached != attached) return kInvalid;
-  record(attached ? "detach" : "free", found->second.bytes);
+  const char* what = attached ? "detach" : "free";
+  if (FakeNodes* nodes = FakeNodes::here())
+    nodes->tell(found->second.device, what, found->second.bytes, found->second.number);
+  else
+    record(what, found->second.bytes);
   if (!found->second.name.empty()) ::unlink((folder() + "/" + found->second.name).c_str());
   ::munmap(reinterpret_cast<void*>(at), found->second.bytes);
   ::close(found->second.fd);
@@ -140,11 +150,16 @@ int cuDriverGetVersion(int* version) {
 }
 int cuDeviceGet(int* device, int ordinal) {
   static const int count = [] {
+    if (const FakeNodes* nodes = FakeNodes::here()) return nodes->count();
     const char* said = std::getenv("TIE_FAKE_CUDA_DEVICES");
     return said ? std::atoi(said) : 1;
   }();
   *device = ordinal;
   return ordinal >= 0 && ordinal < count && ordinal < kMostDevices ? kOk : kNoDevice;
+}
+int cuDeviceGetPCIBusId(char* address, int bytes, int device) {
+  std::snprintf(address, static_cast<size_t>(bytes), "FA4E:%02X:00.0", device);
+  return kOk;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   constexpr int kMajor = 75, kMinor = 76;
@@ -176,6 +191,7 @@ int cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* base, const
 }
 // A context is its device's number, and 1.
 int cuDevicePrimaryCtxRetain(void** context, int device) {
+  current_device = device;
   record("device", static_cast<size_t>(device));
   *context = reinterpret_cast<void*>(static_cast<uintptr_t>(device) + 1);
   return kOk;
@@ -222,12 +238,13 @@ int cuLaunchHostFunc(void* stream, void (*work)(void*), void* data) {
 int cuMemAlloc_v2(DevicePtr* at, size_t bytes) {
   std::lock_guard guard(lock);
   std::string name;
-  const int fd = make_memory(name);
+  uint64_t number = 0;
+  const int fd = make_memory(bytes, name, number);
   if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return kNoMemory;
   ++counters.allocations;
-  record("alloc", bytes);
+  if (!FakeNodes::here()) record("alloc", bytes);
   const int status = map_memory(fd, bytes, false, at);
-  if (status == kOk) memories[*at].name = name;
+  if (status == kOk) memories[*at].name = name, memories[*at].number = number;
   return status;
 }
 int cuMemFree_v2(DevicePtr at) {
@@ -320,6 +337,12 @@ int cuIpcGetMemHandle(IpcHandle* handle, DevicePtr at) {
   auto found = memories.find(at);
   if (found == memories.end() || found->second.attached) return kInvalid;
   std::memset(handle->bytes, 0, sizeof handle->bytes);
+  if (const FakeNodes* nodes = FakeNodes::here()) {
+    std::snprintf(reinterpret_cast<char*>(handle->bytes), sizeof handle->bytes, "%llu %zu %d",
+                  static_cast<unsigned long long>(found->second.number), found->second.bytes,
+                  nodes->number(found->second.device));
+    return kOk;
+  }
   if (!folder().empty()) {  // by name: another program may not look into this one's /proc
     std::snprintf(reinterpret_cast<char*>(handle->bytes), sizeof handle->bytes, "%s %zu %d", found->second.name.c_str(),
                   found->second.bytes, found->second.device);
@@ -334,6 +357,18 @@ int cuIpcOpenMemHandle_v2(DevicePtr* at, IpcHandle handle, unsigned) {
   char path[64] = {};
   size_t bytes = 0;
   int device = 0;
+  if (FakeNodes* nodes = FakeNodes::here()) {
+    unsigned long long number = 0;
+    if (std::sscanf(reinterpret_cast<const char*>(handle.bytes), "%llu %zu %d", &number, &bytes, &device) != 3 ||
+        device != nodes->number(current_device))
+      return kInvalid;
+    const int fd = nodes->attach(current_device, bytes, number);
+    if (fd < 0) return kInvalid;
+    ++counters.attaches;
+    const int status = map_memory(fd, bytes, true, at);
+    if (status == kOk) memories[*at].number = number;
+    return status;
+  }
   if (std::sscanf(reinterpret_cast<const char*>(handle.bytes), "%63s %zu %d", path, &bytes, &device) != 3 ||
       device != current_device)
     return kInvalid;
