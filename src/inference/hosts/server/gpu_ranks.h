@@ -1,9 +1,9 @@
-// A model on several GPUs, as the engine sees one: rank 0 computes here, on the first GPU, each other rank is this same
-// program started again with --as-gpu-rank, on the GPU of its number, in the same container, with the descriptors of
-// any rank (rank_start.h). Its lifeline first brings it its offer: the driver's handle to its weights, which no other
-// follower learns, and NCCL's ids, drawn here. Weights are attached, never copied; the loan of all shards is held here.
-// Threads: one at a time. A rank that dies, or the owner's end, makes the model lost(): the process ends, its container
-// is recycled, the owner still has the weights. Emulated only so far.
+// A model on several GPUs, as the engine sees one: rank 0 computes here, each other rank is this same program
+// started again with --as-gpu-rank, each on the GPU where the owner has put its weights, in the same container, with
+// the descriptors of any rank (rank_start.h). Its lifeline first brings it its offer: the driver's handle to its
+// weights, which no other follower learns, and NCCL's ids, drawn here. Weights are attached, never copied; the loan of
+// all shards is held here. Threads: one at a time. A rank that dies, or the owner's end, makes the model lost(): the
+// process ends, its container is recycled, the owner still has the weights. Emulated only so far.
 #pragma once
 #include <memory>
 #include <string>
