@@ -10,7 +10,7 @@ import time
 import pytest
 
 from runtime_process import BIN, bytes_input
-from test_gpu_runtime import BUILD, CPU, FAKE_CUDA, LIMIT_S, HANDLE, LONG_PROMPT, PROMPT, Kvxfer, exported, greedy, machine, offer, register_prompt, wait_for, warm_up  # noqa: F401
+from test_gpu_runtime import BUILD, CPU, FAKE_CUDA, LIMIT_S, HANDLE, LONG_PROMPT, PROMPT, Kvxfer, exported, greedy, machine, offer, register_prompt, wait_for, warm_up, whole_blocks  # noqa: F401
 
 FAKE_NCCL = BUILD / "testing/libtie_fake_nccl.so"
 ONE, TWO, STAGES = 'device = "cuda"\n', 'device = "cuda"\nranks = 2\n', 'device = "cuda"\nstages = 2\n'
@@ -75,7 +75,9 @@ def test_each_shard_is_copied_once_and_lent_to_its_rank_alone(machine):  # noqa:
     expected = greedy(first).tokens[0]
     owner = gpu.owner.pid
     shards = gpu.record(owner, "alloc")
-    assert len(shards) == 2 and gpu.record(owner, "copy") and sum(gpu.record(owner, "copy")) == sum(shards), "each byte of each shard was copied once"
+    copies = gpu.record(owner, "copy")
+    tensors = len(copies) // 2  # of each shard
+    assert shards == [whole_blocks(sum(copies[:tensors])), whole_blocks(sum(copies[tensors:]))], "each byte of each shard was copied once"
     assert gpu.record(owner, "device") == [0, 1]
     pids = [first.process.pid, only(ranks_of(first))]
     of_rank = pathlib.Path(f"/proc/{pids[1]}")
@@ -92,7 +94,7 @@ def test_each_shard_is_copied_once_and_lent_to_its_rank_alone(machine):  # noqa:
     for number, pid in enumerate(pids):
         assert gpu.record(pid, "device") == [number % 2], "a GPU of its own"
         assert gpu.record(pid, "attach") == [shards[number % 2]], "its own shard and no other"
-        assert max(gpu.record(pid, "copy")) < shards[0] / 8, "a rank copies batches, never weights"
+        assert max(gpu.record(pid, "copy")) < sum(copies) / 16, "a rank copies batches, never weights"
     second.terminate()
     assert second.process.wait(timeout=LIMIT_S) == 0
     wait_for(lambda: not pathlib.Path(f"/proc/{pids[3]}").exists())
@@ -100,6 +102,7 @@ def test_each_shard_is_copied_once_and_lent_to_its_rank_alone(machine):  # noqa:
         assert sorted(gpu.record(pids[number], "alloc")) == sorted(gpu.record(pids[number], "free")), "a rank that is told to stop leaves nothing"
         assert gpu.record(pids[number], "detach") == [shards[number % 2]]
     assert gpu.record(owner, "alloc") == shards and gpu.owner_holds() == sum(shards)
+    assert gpu.record(owner, "copy") == copies and gpu.record(owner, "read") == [], "copied once, compared where they lie"
 
 
 def test_a_shard_that_a_rank_has_changed_does_not_reach_the_next_one(machine):  # noqa: F811

@@ -28,6 +28,11 @@ LIMIT_S = 60
 CPU = 'kv_cache = "f16"\n'  # as on the GPU, so that texts can be compared
 
 
+def whole_blocks(size):
+    """What the owner allocates for weights of that size: memory is lent in blocks of 2 MiB, and nothing else may lie in them."""
+    return -(-size // (2 << 20)) * (2 << 20)
+
+
 class Gpu:
     """The emulated machine: a folder of assets, the owner, runtimes, the driver's record."""
 
@@ -53,10 +58,10 @@ class Gpu:
         os.replace(new, folder / "weights.gguf")
         (folder / "model.toml").write_text(record)
 
-    def start_owner(self, driver=FAKE_CUDA):
+    def start_owner(self, driver=FAKE_CUDA, kernels=None):
         self.owner_log = open(self.place / "owner.log", "wb+")
         self.owner = subprocess.Popen([BIN / "tie-model-owner", "--socket", self.place / "owner.sock", "--model-sockets", self.place / "weights", "--assets", self.place, "--watch-ms", "100", "--threads", "1",
-                                       "--cuda-driver", driver, "--nvml", FAKE_NVML], env=self.environment, stderr=self.owner_log)
+                                       "--cuda-driver", driver, "--nvml", FAKE_NVML, "--gpu-kernels", kernels or self.place / "kernels"], env=self.environment, stderr=self.owner_log)
         wait_for(lambda: (self.place / "owner.sock").exists())
         return self
 
@@ -143,8 +148,8 @@ def test_weights_go_to_the_gpu_once_and_every_runtime_attaches_to_them(machine):
     expected = greedy(gpu.runtime("cpu")).tokens[0]
     first = gpu.runtime()
     assert greedy(first).tokens[0] == expected
-    weights = gpu.record(gpu.owner.pid, "alloc")
-    assert len(weights) == 1 and sum(gpu.record(gpu.owner.pid, "copy")) == weights[0], "each byte was copied once"
+    weights, copied = gpu.record(gpu.owner.pid, "alloc"), sum(gpu.record(gpu.owner.pid, "copy"))
+    assert weights == [whole_blocks(copied)], "each byte was copied once"
     first.process.kill()  # no goodbye
     first.process.wait()
     second = gpu.runtime()
@@ -154,8 +159,8 @@ def test_weights_go_to_the_gpu_once_and_every_runtime_attaches_to_them(machine):
     for runtime in (first, second):
         pid = runtime.process.pid
         assert gpu.record(pid, "attach") == weights
-        assert max(gpu.record(pid, "copy")) < weights[0] / 8, "a runtime copies batches, never weights"
-    assert gpu.record(gpu.owner.pid, "alloc") == weights and gpu.owner_holds() == weights[0]
+        assert max(gpu.record(pid, "copy")) < copied / 8, "a runtime copies batches, never weights"
+    assert gpu.record(gpu.owner.pid, "alloc") == weights and gpu.owner_holds() == weights[0] and sum(gpu.record(gpu.owner.pid, "copy")) == copied
     pid = second.process.pid
     assert sorted(gpu.record(pid, "alloc")) == sorted(gpu.record(pid, "free")) and gpu.record(pid, "detach") == weights
     assert gpu.owner.poll() is None
@@ -208,7 +213,17 @@ def test_weights_that_a_runtime_has_changed_do_not_reach_the_next_one(machine):
     second = gpu.runtime()
     assert greedy(second).tokens[0] == expected
     assert len(gpu.record(gpu.owner.pid, "alloc")) == 2, "read from the file again"
+    assert gpu.record(gpu.owner.pid, "read") == [], "the GPU compared; nothing was copied back"
     assert "have changed" in gpu.owner_said()
+
+
+def test_without_kernels_a_model_that_may_choose_goes_to_the_cpu(machine):
+    """Nobody could compare the weights on the GPU, nor compute with them."""
+    gpu = machine(auto='device = "auto"\n', gpu='device = "cuda"\n').start_owner(kernels="/nowhere/kernels")
+    greedy(gpu.runtime("auto"))
+    assert gpu.record(gpu.owner.pid, "alloc") == []
+    wait_for(lambda: "gpu: " in gpu.owner_said())
+    assert "auto goes to the CPU" in gpu.owner_said() and "install a build with GPU kernels" in gpu.owner_said()
 
 
 def test_a_runtime_does_not_outlive_its_owner(machine):

@@ -4,33 +4,14 @@
 #include <thread>
 
 #include "inference/bones/cuda/gpu_numbers.h"
+#include "inference/bones/cuda/kernel_file.h"
 #include "supervision/gpuhealthd/nvml_provider.h"
+#include "supervision/model_owner/fingerprint_tree.h"
 
 namespace tie::owner {
 namespace {
 
 using namespace bones::cuda;
-
-constexpr uint64_t kPartBytes = uint64_t{4} << 20;
-constexpr uint32_t kMostPartsAtOnce = 16;  // a thread and twice kPartBytes of pinned memory for each
-constexpr unsigned kNonBlocking = 1;       // CU_STREAM_NON_BLOCKING
-
-class Stream {
- public:
-  explicit Stream(Driver& driver) : driver_(driver) {}
-  ~Stream() {
-    if (stream_) driver_.stream_destroy(stream_);
-  }
-  Result<void> open() { return driver_.check(driver_.stream_create(&stream_, kNonBlocking), "making a stream"); }
-  Result<void> begin(void* to, DevicePtr from, size_t bytes) {
-    return driver_.check(driver_.copy_out_async(to, from, bytes, stream_), "reading GPU memory");
-  }
-  Result<void> finish() { return driver_.check(driver_.stream_sync(stream_), "reading GPU memory"); }
-
- private:
-  Driver& driver_;
-  void* stream_ = nullptr;
-};
 
 Result<uint32_t> gpu_of(uint32_t rank, std::span<const uint32_t> named) {
   if (rank < named.size()) return named[rank];
@@ -39,19 +20,22 @@ Result<uint32_t> gpu_of(uint32_t rank, std::span<const uint32_t> named) {
 
 }  // namespace
 
-Result<std::shared_ptr<GpuWeights>> GpuWeights::create(std::shared_ptr<Driver> driver, LoadedWeights loaded,
-                                                       uint32_t gpu) {
+Result<std::shared_ptr<GpuWeights>> GpuWeights::load(std::shared_ptr<Driver> driver,
+                                                     std::shared_ptr<FingerprintReader> reader, ByteView gguf,
+                                                     bones::RankPlace place, uint32_t gpu) {
   std::shared_ptr<GpuWeights> out(new GpuWeights);
+  FingerprintTree tree;
+  TIE_TRY(LoadedWeights loaded, load_weights(driver, gguf, place, [&](ByteView bytes) { tree.add(bytes); }));
+  out->loaded_ = tree.finish();
   out->driver_ = std::move(driver);
+  out->reader_ = std::move(reader);
   out->gpu_ = gpu;
   out->table_ = std::move(loaded.table);
   out->memory_ = std::move(loaded.memory);
   TIE_TRY(out->handle_, out->memory_.share());
   const std::atomic<bool> never{false};
-  TIE_CHECK_OK(out->digest_parts(never, [&](size_t, std::span<const crypto::Digest> parts) -> Result<void> {
-    out->loaded_.insert(out->loaded_.end(), parts.begin(), parts.end());
-    return {};
-  }));
+  std::atomic<uint64_t> looked_at{0};
+  TIE_CHECK_OK(out->compare(never, looked_at));
   return out;
 }
 
@@ -60,37 +44,14 @@ GpuWeights::~GpuWeights() {
   if (driver_) (void)driver_->use_on_this_thread();
 }
 
-// While the threads hash one half of the buffer the GPU fills the other.
-Result<void> GpuWeights::digest_parts(const std::atomic<bool>& stop, const EachPart& each) const {
-  TIE_CHECK_OK(driver_->use_on_this_thread());
-  const uint64_t total = table_.bytes;
-  const uint64_t at_once = kPartBytes * std::clamp(std::thread::hardware_concurrency(), 1u, kMostPartsAtOnce);
-  const uint64_t half = std::min(total, at_once);
-  TIE_TRY(const PinnedMemory buffer, PinnedMemory::allocate(driver_, 2 * half));
-  Stream stream(*driver_);
-  TIE_CHECK_OK(stream.open());
-  auto bytes_at = [&](uint64_t at) { return std::min(total - at, half); };
-  if (total != 0) TIE_CHECK_OK(stream.begin(buffer.data(), memory_.at(), bytes_at(0)));
-  for (uint64_t at = 0, turn = 0; at < total; at += half, ++turn) {
-    TIE_CHECK_OK(stream.finish());
-    if (stop) return fail(Code::kCancelled, "nobody waits for it any more");
-    if (at + half < total)
-      TIE_CHECK_OK(stream.begin(buffer.data() + (turn + 1) % 2 * half, memory_.at() + at + half, bytes_at(at + half)));
-    const ByteView now(buffer.data() + turn % 2 * half, bytes_at(at));
-    std::vector<crypto::Digest> digests((now.size() + kPartBytes - 1) / kPartBytes);
-    std::vector<std::thread> hashing;
-    for (size_t part = 0; part < digests.size(); ++part)
-      hashing.emplace_back([&, part] {
-        const uint64_t from = part * kPartBytes;
-        digests[part] = crypto::sha256(now.subspan(from, std::min<uint64_t>(kPartBytes, now.size() - from)));
-      });
-    for (std::thread& thread : hashing) thread.join();
-    if (auto taken = each(at / kPartBytes, digests); !taken) {
-      (void)stream.finish();  // the buffer goes
-      return taken;
-    }
-  }
-  return {};
+Result<void> GpuWeights::compare(const std::atomic<bool>& stop, std::atomic<uint64_t>& looked_at) const {
+  return reader_->read(memory_.at(), table_.bytes, stop,
+                       [&](uint64_t first, std::span<const Fingerprint> parts) -> Result<void> {
+                         if (!std::equal(parts.begin(), parts.end(), loaded_.begin() + static_cast<ptrdiff_t>(first)))
+                           return fail(Code::kCorrupt, "the weights in GPU memory are not what was loaded");
+                         looked_at = std::min(table_.bytes, (first + parts.size()) * kFingerprintPartBytes);
+                         return {};
+                       });
 }
 
 Result<std::shared_ptr<GpuLoan>> GpuWeights::borrow() {
@@ -111,14 +72,7 @@ void GpuWeights::mark_lent() {
 }
 
 void GpuLoan::look() {
-  auto compare = [&](size_t first, std::span<const crypto::Digest> parts) -> Result<void> {
-    for (size_t i = 0; i < parts.size(); ++i)
-      if (parts[i] != weights_->loaded_[first + i])
-        return fail(Code::kCorrupt, "the weights in GPU memory are not what was loaded any more");
-    looked_at_ = std::min<uint64_t>(weights_->bytes(), (first + parts.size()) * kPartBytes);
-    return {};
-  };
-  auto outcome = weights_->digest_parts(stop_, compare);
+  auto outcome = weights_->compare(stop_, looked_at_);
   std::lock_guard lock(mutex_);
   outcome_ = std::move(outcome);
   over_.notify_all();
@@ -148,9 +102,22 @@ Result<std::shared_ptr<Driver>> GpuHost::driver(uint32_t gpu) {
   return opened;
 }
 
+Result<std::shared_ptr<FingerprintReader>> GpuHost::reader(uint32_t gpu) {
+  TIE_TRY(auto opened, driver(gpu));
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<FingerprintReader>& made = readers_[gpu];
+  if (!made) {
+    TIE_TRY(const Bytes kernels, read_gpu_kernels(options_.kernels));
+    TIE_TRY(made, FingerprintReader::create(std::move(opened),
+                                            {reinterpret_cast<const std::byte*>(kernels.data()), kernels.size()}));
+  }
+  return made;
+}
+
 Result<void> GpuHost::healthy(std::span<const uint32_t> gpus) {
   TIE_TRY(const uint32_t first, gpu_of(0, gpus));
   TIE_TRY([[maybe_unused]] const auto opened, driver(first));
+  TIE_TRY([[maybe_unused]] const auto kernels, reader(first));
   auto provider = gpuhealth::make_nvml_provider(options_.nvml);
   if (!provider) return std::unexpected(std::move(provider.error()).context("asking for the GPU's health"));
   TIE_TRY(const auto devices, (*provider)->poll());
@@ -166,8 +133,8 @@ Result<std::shared_ptr<GpuWeights>> GpuHost::load(ByteView gguf, bones::RankPlac
                                                   std::span<const uint32_t> gpus) {
   TIE_TRY(const uint32_t gpu, gpu_of(place.index(), gpus));
   TIE_TRY(auto opened, driver(gpu));
-  TIE_TRY(LoadedWeights loaded, load_weights(opened, gguf, place));
-  return GpuWeights::create(std::move(opened), std::move(loaded), gpu);
+  TIE_TRY(auto kernels, reader(gpu));
+  return GpuWeights::load(std::move(opened), std::move(kernels), gguf, place, gpu);
 }
 
 }  // namespace tie::owner

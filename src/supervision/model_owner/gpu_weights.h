@@ -1,16 +1,17 @@
 // Weights in GPU memory: read from the file once, lent to one runtime at a time by the driver's IPC handle, freed when
 // no runtime holds them and the model was replaced. The driver gives no read-only view of such memory, so a runtime
-// that was taken over could change it and so reach its successors. Against that stand the digests that are taken of
-// every part once, when the weights have been copied: before a loan that follows another all of it is read back and
-// compared. The first loan needs no such look, since nobody else has had the memory. What this does not do: within its
-// own loan a runtime computes with whatever it wrote. Called by ModelStore's loader and OwnerServer. Threads: any;
-// locks of their own. A look runs on a thread of its own that begins and ends with the loan's object. Cost of a look:
-// the transfer of all weights to the CPU, beside their SHA-256 on up to 16 threads; it grows with the model, which is
-// why whoever waits for it is told how far it is.
+// that was taken over could change it and so reach its successors. Against that stand fingerprints (SHA-256, a tree of
+// them) that the CPU takes of what it packed from the file, before it is copied: once it has been copied, and before a
+// loan that follows another, the GPU takes them of all of the memory, and they must be the same. Nothing is read back:
+// the kernel runs in the owner's own context and writes its fingerprints to pinned memory of the owner, which no
+// runtime sees. The first loan needs no further look, since nobody else has had the memory. What this does not do:
+// within its own loan a runtime computes with whatever it wrote; and who can make the owner's kernels lie (the driver,
+// the GPU) needs no weights. Called by ModelStore's loader and OwnerServer. Threads: any; locks of their own. A look
+// runs on a thread of its own that begins and ends with the loan's object. Cost of a look: one reading of the weights
+// by the GPU; whoever waits for it is told how far it is.
 #pragma once
 #include <atomic>
 #include <condition_variable>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,8 +23,8 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "crypto/sha256.h"
 #include "inference/bones/cuda/device_weights.h"
+#include "inference/bones/cuda/fingerprints.h"
 
 namespace tie::owner {
 
@@ -57,9 +58,11 @@ class GpuLoan {
 
 class GpuWeights : public std::enable_shared_from_this<GpuWeights> {
  public:
-  // Takes what was just loaded; reads it back for its digests.
-  static Result<std::shared_ptr<GpuWeights>> create(std::shared_ptr<bones::cuda::Driver> driver,
-                                                    bones::cuda::LoadedWeights loaded, uint32_t gpu = 0);
+  // Reads a GGUF file into the memory of the driver's GPU, whose number is `gpu`; `reader` is of the same GPU. Errors:
+  // load_weights'; the driver's; kCorrupt: what arrived is not what was sent.
+  static Result<std::shared_ptr<GpuWeights>> load(std::shared_ptr<bones::cuda::Driver> driver,
+                                                  std::shared_ptr<bones::cuda::FingerprintReader> reader, ByteView gguf,
+                                                  bones::RankPlace place = {}, uint32_t gpu = 0);
   ~GpuWeights();
 
   Bytes table() const { return table_.serialize(); }
@@ -74,11 +77,10 @@ class GpuWeights : public std::enable_shared_from_this<GpuWeights> {
 
  private:
   friend class GpuLoan;
-  using EachPart = std::function<Result<void>(size_t first_part, std::span<const crypto::Digest>)>;
 
   GpuWeights() = default;
-  // In order, several parts at once; ends early with kCancelled once `stop`.
-  Result<void> digest_parts(const std::atomic<bool>& stop, const EachPart& each) const;
+  // Compares all of the memory; `looked_at` tells how far it is. kCancelled soon after `stop`.
+  Result<void> compare(const std::atomic<bool>& stop, std::atomic<uint64_t>& looked_at) const;
   void mark_lent();
 
   std::shared_ptr<bones::cuda::Driver> driver_;
@@ -86,24 +88,27 @@ class GpuWeights : public std::enable_shared_from_this<GpuWeights> {
   bones::cuda::DeviceMemory memory_;
   bones::cuda::IpcHandle handle_{};
   uint32_t gpu_ = 0;
-  std::vector<crypto::Digest> loaded_;  // of each part
+  std::vector<bones::cuda::Fingerprint> loaded_;  // of each part
+  std::shared_ptr<bones::cuda::FingerprintReader> reader_;
   std::mutex mutex_;
   std::weak_ptr<GpuLoan> holder_;
   bool was_lent_ = false;  // since then somebody else may have written
 };
 
 struct GpuOptions {
+  std::string kernels;  // the fat binary (bones/cuda/kernel_file.h); empty: the installed one
   std::string driver = "libcuda.so.1";
   std::string nvml = "libnvidia-ml.so.1";
 };
 
-// This machine's GPUs. The driver is opened for each when it is first asked for and stays open.
+// This machine's GPUs. The driver is opened for each, and its kernels are loaded, when it is first asked for; they
+// stay.
 class GpuHost {
  public:
   explicit GpuHost(GpuOptions options) : options_(std::move(options)) {}
 
-  // Why no model should go to the GPU by itself: no driver, no NVML, or a device that gpuhealthd's rules do not call
-  // healthy. Asked anew each time. `gpus`: those that the model's record names; empty: none.
+  // Why no model should go to the GPU by itself: no driver, no kernels, no NVML, or a device that gpuhealthd's rules do
+  // not call healthy. Asked anew each time. `gpus`: those that the model's record names; empty: none.
   Result<void> healthy(std::span<const uint32_t> gpus = {});
   // The shard of one rank into the memory of its GPU: the one that `gpus` names for it, else the usual one.
   Result<std::shared_ptr<GpuWeights>> load(ByteView gguf, bones::RankPlace place = {},
@@ -111,10 +116,12 @@ class GpuHost {
 
  private:
   Result<std::shared_ptr<bones::cuda::Driver>> driver(uint32_t gpu);
+  Result<std::shared_ptr<bones::cuda::FingerprintReader>> reader(uint32_t gpu);
 
   const GpuOptions options_;
   std::mutex mutex_;
   std::map<uint32_t, std::shared_ptr<bones::cuda::Driver>> drivers_;  // by the GPU's number
+  std::map<uint32_t, std::shared_ptr<bones::cuda::FingerprintReader>> readers_;
 };
 
 }  // namespace tie::owner

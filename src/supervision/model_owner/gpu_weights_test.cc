@@ -1,8 +1,13 @@
 // What protects a runtime from the one before it, on the emulated driver.
 #include "supervision/model_owner/gpu_weights.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
+#include <random>
+#include <vector>
+
+#include "inference/bones/cuda/testing/fake_driver.h"
 #include "inference/bones/testing/tiny_model.h"
 
 namespace tie::owner {
@@ -16,11 +21,29 @@ class GpuWeightsTest : public testing::Test {
  protected:
   void SetUp() override {
     driver_ = Driver::load(0, TIE_FAKE_CUDA).value();
-    auto loaded = load_weights(
-        driver_, tie::bones::testing::tiny_model({.n_vocab = 2000, .weights = model_files::TensorType::kF16}));
+    reader_ = FingerprintReader::create(driver_, {}).value();
+    auto loaded = load();
     ASSERT_TRUE(loaded) << loaded.error().message;
-    at_ = loaded->memory.at();
-    weights_ = GpuWeights::create(driver_, std::move(*loaded)).value();
+    weights_ = *loaded;
+    at_ = attach();
+  }
+  // Some parts of 2 MiB and a leaf that is not whole.
+  Result<std::shared_ptr<GpuWeights>> load() {
+    return GpuWeights::load(
+        driver_, reader_,
+        tie::bones::testing::tiny_model({.n_vocab = 70'000, .weights = model_files::TensorType::kF16}));
+  }
+  template <typename Function>
+  static Function of_driver(const char* name) {
+    return reinterpret_cast<Function>(::dlsym(::dlopen(TIE_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL), name));
+  }
+  static const FakeCudaCounters& counters() {
+    return *of_driver<decltype(&tie_fake_cuda_counters)>("tie_fake_cuda_counters")();
+  }
+  // Where a runtime of this process would see them: another mapping of the same memory.
+  DevicePtr attach() {
+    mapping_ = DeviceMemory::attach(driver_, weights_->handle(), weights_->bytes()).value();
+    return mapping_.at();
   }
   // As a runtime can through its mapping.
   void write(uint64_t offset, uint8_t byte) {
@@ -31,6 +54,8 @@ class GpuWeightsTest : public testing::Test {
     return loan->lent(Deadline::in_ms(kPatienceMs));
   }
   std::shared_ptr<Driver> driver_;
+  std::shared_ptr<FingerprintReader> reader_;
+  DeviceMemory mapping_;
   DevicePtr at_ = 0;
   std::shared_ptr<GpuWeights> weights_;
 };
@@ -48,6 +73,26 @@ TEST_F(GpuWeightsTest, TheFirstLoanNeedsNoLookAndLaterOnesLookAtAll) {
   }
 }
 
+// Neither loading nor a look reads the weights back: the GPU's hash of them is what the CPU looks at.
+TEST_F(GpuWeightsTest, NothingIsCopiedBack) {
+  for (int i = 0; i < 2; ++i) {
+    std::shared_ptr<GpuLoan> loan;
+    const uint64_t launches = counters().launches;
+    ASSERT_TRUE(borrow_and_wait(loan).value());
+    EXPECT_EQ(counters().launches - launches, static_cast<uint64_t>(i)) << "the second loan follows another";
+  }
+  EXPECT_EQ(counters().copied_out_bytes, 0u);
+}
+
+// A kernel that does not run, and memory that did not take what was written, are seen before anybody gets a loan.
+TEST_F(GpuWeightsTest, WhatDidNotArriveIsNotLent) {
+  const auto become = of_driver<decltype(&tie_fake_cuda_become)>("tie_fake_cuda_become");
+  become(3, "tie_fingerprint");
+  EXPECT_EQ(load().error().code, Code::kCorrupt);
+  become(3, "");
+  EXPECT_TRUE(load()) << "the control";
+}
+
 TEST_F(GpuWeightsTest, AreLentToOneAtATime) {
   auto first = weights_->borrow();
   ASSERT_TRUE(first);
@@ -58,9 +103,19 @@ TEST_F(GpuWeightsTest, AreLentToOneAtATime) {
   EXPECT_TRUE(weights_->borrow());
 }
 
-// One bit in the first, a middle and the last byte.
+// One bit: in the first and the last byte, at the edges of leaves and parts, anywhere.
 TEST_F(GpuWeightsTest, WhatOneRuntimeHasChangedIsNotLentAgain) {
-  for (uint64_t offset : {uint64_t{0}, weights_->bytes() / 2, weights_->bytes() - 1}) {
+  ASSERT_GT(weights_->bytes(), kFingerprintPartBytes);
+  ASSERT_NE(weights_->bytes() % kFingerprintLeafBytes, 0u);
+  std::vector<uint64_t> offsets{0,
+                                kFingerprintLeafBytes - 1,
+                                kFingerprintLeafBytes,
+                                kFingerprintPartBytes - 1,
+                                kFingerprintPartBytes,
+                                weights_->bytes() - 1};
+  std::mt19937_64 random(20261130);
+  for (int i = 0; i < 10; ++i) offsets.push_back(random() % weights_->bytes());
+  for (uint64_t offset : offsets) {
     std::shared_ptr<GpuLoan> loan;
     ASSERT_TRUE(borrow_and_wait(loan).value());
     uint8_t was = 0;

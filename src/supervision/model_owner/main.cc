@@ -146,6 +146,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 3'600'000));
   app.add_option("--threads", flags.threads, "packing threads (default: one for each CPU)");
   app.add_option("--cuda-driver", flags.gpu.driver, "the CUDA driver's library, for models on a GPU");
+  app.add_option("--gpu-kernels", flags.gpu.kernels,
+                 "the GPU's kernels, whose hash of its memory guards the weights (default: the installed file)");
   app.add_option("--nvml", flags.gpu.nvml, "NVIDIA's management library, asked by models of device = \"auto\"");
   CLI11_PARSE(app, argc, argv);
   auto outcome = serve(flags);

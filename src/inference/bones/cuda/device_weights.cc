@@ -101,7 +101,8 @@ const DeviceTensor* DeviceTable::find(Role role, uint32_t layer) const {
   return nullptr;
 }
 
-Result<LoadedWeights> load_weights(std::shared_ptr<Driver> driver, ByteView gguf, RankPlace place) {
+Result<LoadedWeights> load_weights(std::shared_ptr<Driver> driver, ByteView gguf, RankPlace place,
+                                   const std::function<void(ByteView)>& written) {
   TIE_TRY(const model_files::Gguf file, model_files::Gguf::parse(gguf));
   LoadedWeights out;
   DeviceTable& table = out.table;
@@ -132,6 +133,7 @@ Result<LoadedWeights> load_weights(std::shared_ptr<Driver> driver, ByteView gguf
       repack_vector(sources[i], table.config.rope_dim, data, reinterpret_cast<float*>(staging.data()));
     else
       pack_matrix(sources[i], table.config.rope_dim, data, {staging.data(), t.bytes});
+    if (written) written({staging.data(), t.bytes});
     TIE_CHECK_OK(driver->check(driver->copy_in(out.memory.at() + t.offset, staging.data(), t.bytes),
                                "copying weights to the GPU"));
   }

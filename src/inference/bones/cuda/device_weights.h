@@ -2,6 +2,7 @@
 // writes every tensor to the GPU once, through one pinned buffer; a table describes where each lies. Another process
 // attaches with the table and an IPC handle: nothing is copied. The table is checked like any image before it is used.
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -39,6 +40,8 @@ struct LoadedWeights {
   DeviceTable table;
   DeviceMemory memory;
 };
-Result<LoadedWeights> load_weights(std::shared_ptr<Driver> driver, ByteView gguf, RankPlace place = {});
+// `written` sees every byte of the table's memory, in order, before it is copied.
+Result<LoadedWeights> load_weights(std::shared_ptr<Driver> driver, ByteView gguf, RankPlace place = {},
+                                   const std::function<void(ByteView)>& written = {});
 
 }  // namespace tie::bones::cuda

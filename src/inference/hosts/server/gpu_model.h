@@ -9,6 +9,7 @@
 #include <string>
 
 #include "inference/bones/cuda/device_kv.h"
+#include "inference/bones/cuda/kernel_file.h"
 #include "inference/engine/forward_model.h"
 #include "inference/hosts/server/weights_source.h"
 
@@ -20,8 +21,6 @@ struct GpuFlags {
   std::string kernels;    // the fat binary that the build makes of kernels.cu; empty: the installed one
 };
 
-// kNotFound, saying what to do, when they are not there. `given` empty: the installed ones.
-Result<Bytes> read_gpu_kernels(const std::string& given);
 // Block tables for the model's whole context.
 bones::cuda::CudaModelOptions with_context(bones::cuda::CudaModelOptions limits, const bones::ModelConfig& config);
 

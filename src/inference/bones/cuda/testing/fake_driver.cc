@@ -290,6 +290,8 @@ int cuMemcpyDtoHAsync_v2(void* to, DevicePtr from, size_t bytes, void*) {
   std::lock_guard guard(lock);
   if (!is_ours(from, bytes)) return kInvalid;
   std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  counters.copied_out_bytes += bytes;
+  record("read", bytes);
   return kOk;
 }
 int cuStreamCreate(void** stream, unsigned) {
