@@ -44,7 +44,9 @@ std::string logprobs_text(const std::vector<engine::TokenLogprobs>& entries) {
       top->set_logprob(e.top[i].logprob);
     }
   }
-  return message.SerializeAsString();
+  std::string out = message.SerializeAsString();
+  wipe(message);
+  return out;
 }
 
 void add_logprobs(ModelInferResponse& r, const char* name, const std::vector<engine::TokenLogprobs>& entries) {
@@ -74,6 +76,17 @@ void wipe(ResponseParts& parts) {
   secure_zero(parts.tokens.data(), parts.tokens.size() * sizeof(int32_t));
   for (auto* entries : {&parts.logprobs, &parts.prompt_logprobs})
     secure_zero(entries->data(), entries->size() * sizeof(engine::TokenLogprobs));
+}
+
+void wipe(v1::RuntimeLogprobs& message) {
+  for (auto& entry : *message.mutable_entries()) {
+    entry.set_token_id(0);
+    entry.set_logprob(0);
+    for (auto& top : *entry.mutable_top()) {
+      top.set_token_id(0);
+      top.set_logprob(0);
+    }
+  }
 }
 
 std::string error_text(const Error& error) {

@@ -11,6 +11,10 @@
 #include "inference/engine/output_sink.h"
 #include "inference/hosts/server/request_parser.h"
 
+namespace tie::v1 {
+class RuntimeLogprobs;
+}
+
 namespace tie::runtime_host {
 
 // What has gathered for one sample since the last response, or a request's end.
@@ -25,8 +29,9 @@ struct ResponseParts {
   engine::Usage usage;
 };
 
-// Overwrites what it says of prompt and answer.
+// Overwrite what they say of prompt and answer: a message that is freed leaves its numbers in memory.
 void wipe(ResponseParts& parts);
+void wipe(v1::RuntimeLogprobs& message);
 
 class ResponseWriter {
  public:

@@ -44,6 +44,27 @@ TEST(ResponseWriter, WritesTheTensorsOfTheReadme) {
   EXPECT_EQ(r.infer_response().outputs(1).shape(0), 2);
 }
 
+TEST(ResponseWriter, AMessageOfScoresIsOverwrittenEntryByEntry) {
+  v1::RuntimeLogprobs message;
+  for (int32_t id : {7, 8}) {
+    auto& entry = *message.add_entries();
+    entry.set_token_id(id);
+    entry.set_logprob(-0.5f);
+    auto& top = *entry.add_top();
+    top.set_token_id(id + 10);
+    top.set_logprob(-0.25f);
+  }
+  wipe(message);
+  ASSERT_EQ(message.entries_size(), 2);
+  for (const auto& entry : message.entries()) {
+    EXPECT_EQ(entry.token_id(), 0);
+    EXPECT_EQ(entry.logprob(), 0);
+    ASSERT_EQ(entry.top_size(), 1);
+    EXPECT_EQ(entry.top(0).token_id(), 0);
+    EXPECT_EQ(entry.top(0).logprob(), 0);
+  }
+}
+
 TEST(ResponseWriter, ScoresOfThePromptAreThereWhenThereAreAny) {
   ResponseWriter writer("m");
   ResponseParts parts;
