@@ -1,5 +1,6 @@
 // The whole way of a conversation's KV: a real store, real sealing, and a runtime whose blocks are a function of the
 // tokens before them, so that a block in the wrong place is noticed. Then the same with everything that can be wrong.
+// This file is over 500 lines because the runtime and the writer of the store that it stands in for serve it alone.
 #include "request/cloud_app/conversation_cache.h"
 
 #include <gtest/gtest.h>

@@ -122,6 +122,10 @@ Checked<void> check_features(const v1::InferenceRequest& request) {
     return refuse(Code::kUnsupportedFeature,
                   "logprobs of the prompt (echo with logprobs) are not available together with a registered prompt.",
                   "echo");
+  if (request.sampling().echo() &&
+      request.raw_text().size() * static_cast<size_t>(std::max(request.sampling().n(), 1)) > kMaxEchoedBytes)
+    return refuse(Code::kBadRequest,
+                  fmt::format("echo for each of n samples would be more than {} bytes.", kMaxEchoedBytes), "n");
   for (const std::string* key : {&request.turn_key_read(), &request.turn_key_write()})
     if (!key->empty() && key->size() != 32) return refuse(Code::kBadRequest, "A turn key is 32 bytes.");
   if (request.template_kwargs_size() > kMaxTemplateVariables)
@@ -159,6 +163,23 @@ Checked<void> check_request(const v1::InferenceRequest& request, const ServedMod
   return check_features(request);
 }
 
+namespace {
+
+// Every sample brings the prompt's tokens again, as OpenAI has it, so a request of a few bytes asks for much.
+Checked<void> check_echoed_scores(const v1::SamplingParams& s, size_t prompt_tokens) {
+  const uint64_t scores = uint64_t{prompt_tokens} * static_cast<uint64_t>(std::max(s.n(), 1)) *
+                          (1 + static_cast<uint64_t>(s.top_logprobs()));
+  if (scores <= kMaxEchoedScores) return {};
+  return refuse(
+      Code::kBadRequest,
+      fmt::format("echo with logprobs would answer with {} log-probabilities ({} prompt tokens, for each of n "
+                  "samples, with top_logprobs); at most {}.",
+                  scores, prompt_tokens, kMaxEchoedScores),
+      s.n() > 1 ? "n" : "top_logprobs");
+}
+
+}  // namespace
+
 Checked<v1::SamplingParams> settle_sampling(const v1::SamplingParams& asked, const ServedModel& model,
                                             size_t prompt_tokens, const char* prompt_param) {
   if (prompt_tokens >= model.context_tokens)
@@ -169,6 +190,7 @@ Checked<v1::SamplingParams> settle_sampling(const v1::SamplingParams& asked, con
   v1::SamplingParams out = model.defaults;
   out.MergeFrom(asked);
   out.set_echo(out.echo() && out.logprobs());  // for the runtime it means: log-probabilities of the prompt as well
+  if (out.echo()) TIE_CHECK_OK(check_echoed_scores(out, prompt_tokens));
   auto room = static_cast<int32_t>(model.context_tokens - prompt_tokens);
   out.set_max_tokens(out.has_max_tokens() ? std::min(out.max_tokens(), room) : room);
   out.set_min_tokens(std::min(out.min_tokens(), out.max_tokens()));

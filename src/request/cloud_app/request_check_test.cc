@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "request/cloud_app/limits.h"
 #include "request/cloud_app/testing.h"
 
 namespace tie::request::app {
@@ -117,6 +118,37 @@ TEST_F(RequestCheckTest, ThePromptMayBeScoredButNotARegisteredOne) {
   });
   EXPECT_EQ(refusal.code, Code::kUnsupportedFeature) << "it would list the operator's tokens";
   EXPECT_EQ(refusal.param, "echo");
+}
+
+// What comes back is bounded, not only what was asked: sixteen samples of a long prompt with twenty alternatives for
+// each token would be hundreds of megabytes.
+TEST_F(RequestCheckTest, AnEchoForManySamplesIsBounded) {
+  model->context_tokens = 1 << 20;
+  v1::SamplingParams scored;
+  scored.set_echo(true);
+  scored.set_logprobs(true);
+  scored.set_top_logprobs(19);
+  EXPECT_TRUE(settle_sampling(scored, *model, 200'000, "prompt")) << "four million";
+  scored.set_n(16);
+  EXPECT_TRUE(settle_sampling(scored, *model, 12'500, "prompt"));
+  auto refused = settle_sampling(scored, *model, 12'501, "prompt");
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, Code::kBadRequest);
+  EXPECT_EQ(refused.error().param, "n");
+  EXPECT_NE(refused.error().message.find("4000320 log-probabilities"), std::string::npos) << refused.error().message;
+  scored.set_echo(false);
+  EXPECT_TRUE(settle_sampling(scored, *model, 200'000, "prompt")) << "nothing of it is told";
+
+  auto text = [](size_t bytes, int n) {
+    return [=](Request& r) {
+      r.set_raw_text(std::string(bytes, 'a'));
+      r.mutable_sampling()->set_echo(true);
+      r.mutable_sampling()->set_n(n);
+    };
+  };
+  EXPECT_EQ(check(text(2 << 20, 16)).code, Code::kOk);
+  EXPECT_EQ(check(text((2 << 20) + 1, 16)).param, "n");
+  EXPECT_EQ(check(text(kMaxBodyBytes, 1)).code, Code::kOk);
 }
 
 TEST_F(RequestCheckTest, AnImageIsAClearRefusal) {
