@@ -106,7 +106,8 @@ def bench_peers(options):
 
 
 CLIENTS = ["--clients", "8", "--requests", "48", "--prompt-tokens", "128", "--tokens", "64"]
-FIRST = ["--clients", "1", "--requests", "6", "--prompt-tokens", "512", "--tokens", "1", "--pause-ms", "100"]
+FIRST = ["--clients", "1", "--tokens", "1", "--pause-ms", "100"]
+FIRST_PROMPTS = (512, 8)
 FIRST_ROUNDS = 4
 
 
@@ -143,39 +144,61 @@ def measured(place, *arguments):
     return figures
 
 
+def first_tokens(place, ways, engine):
+    """By prompt's length: the p50 of each round, of the engine alone and of each way, with what each way's round cost.
+
+    The speed of a machine drifts by more, within minutes, than lies between the engine and the path; and whoever comes after another program finds
+    the caches full of its weights. So every other round runs backwards, and two requests that do not count go before each.
+    """
+    found = {prompt: {"engine alone": [], **{way: [] for way in ways}} for prompt in FIRST_PROMPTS}
+    for turn in range(FIRST_ROUNDS):
+        for prompt in FIRST_PROMPTS:
+            asked = [*FIRST, "--prompt-tokens", prompt]
+            for name in list(found[prompt])[:: 1 if turn % 2 == 0 else -1]:
+                if name == "engine alone":
+                    found[prompt][name].append(load("engine_load", *engine, *asked, "--requests", 6))
+                else:
+                    load("path_load", *ways[name], *asked, "--requests", 2)
+                    found[prompt][name].append(measured(place, *ways[name], *asked, "--requests", 6))
+    return found
+
+
+def first_rows(found):
+    """Table rows, and {prompt: {name: {"first_ms_p50", "later_ms"}}}; `later_ms`: the median of the rounds' own differences to the engine."""
+    rows, figures = [], {}
+    for prompt, names in found.items():
+        p50s = {name: [one["first_ms_p50"] for one in done] for name, done in names.items()}
+        for name, p50 in p50s.items():
+            later = [a - b for a, b in zip(p50, p50s["engine alone"])]
+            figures.setdefault(prompt, {})[name] = {"first_ms_p50": statistics.median(p50), "later_ms": statistics.median(later), "rounds": names[name]}
+            spread = "" if name == "engine alone" else f"{statistics.median(later):+.1f} ({min(later):+.1f} to {max(later):+.1f})"
+            rows.append([f"{prompt} tokens, {name}", f"{statistics.median(p50):.1f}", spread])
+    return rows, figures
+
+
 def bench_path(options):
     import support
 
     engine = ["--gguf", MODEL, "--threads", THREADS]
-    alone_firsts, alone = [], load("engine_load", *engine, *CLIENTS)
+    alone = load("engine_load", *engine, *CLIENTS)
     with support.real_node() as place:
         ways = {"HTTP through the proxy": ["--proxy", f"127.0.0.1:{place.proxy_port}"], "encrypted client": ["--node", place.node, "--policy", BUILD / "dist/share/tie/policy.toml"]}
-        rounds, loads = {way: [] for way in ways}, {}
-        for way, where in ways.items():
+        for where in ways.values():
             load("path_load", *where, "--requests", 4, "--tokens", 4)
-        # The speed of a machine drifts by more, within minutes, than lies between the engine and the path; and whoever
-        # comes after another program finds the caches full of its weights. So every other round runs backwards.
-        turns = [None, *ways]
-        for turn in range(FIRST_ROUNDS):
-            for way in turns[:: 1 if turn % 2 == 0 else -1]:
-                if way is None:
-                    alone_firsts.append(load("engine_load", *engine, *FIRST)["first_ms_p50"])
-                else:
-                    rounds[way].append(measured(place, *ways[way], *FIRST))
-        for way, where in ways.items():
-            loads[way] = measured(place, *where, *CLIENTS)
-    firsts = {way: {"first_ms_p50": statistics.median(one["first_ms_p50"] for one in done), "rounds": done} for way, done in rounds.items()}
-    alone_first = {"first_ms_p50": statistics.median(alone_firsts), "rounds": alone_firsts}
-    alone_ms, alone_rate = alone_first["first_ms_p50"], alone["tokens_per_s"]
-    rows = [["engine alone", f"{alone_ms:.1f} ms", "", f"{alone_rate:.0f}", ""]]
-    rows += [[way, f"{firsts[way]['first_ms_p50']:.1f} ms", f"{firsts[way]['first_ms_p50'] - alone_ms:+.1f} ms", f"{loads[way]['tokens_per_s']:.0f}", f"{100 * loads[way]['tokens_per_s'] / alone_rate:.0f} %"] for way in ways]
-    table(f"the whole private path (encrypted, padded, a fresh process pair each) against the engine alone: first token of a 512-token prompt, medians of {FIRST_ROUNDS} alternating rounds, 100 ms between requests; 8 clients, 128 + 64 tokens", ["", "first token", "", "tokens/s", "of the engine"], rows)
+        rows, firsts = first_rows(first_tokens(place, ways, engine))
+        loads = {way: measured(place, *where, *CLIENTS) for way, where in ways.items()}
+    table(f"first token of the whole private path (encrypted, padded, a fresh process pair each), 100 ms between requests, medians of {FIRST_ROUNDS} rounds", ["", "ms", "later than the engine in the same round, ms"], rows)
+    rows = [["engine alone", f"{alone['tokens_per_s']:.0f}", ""]]
+    rows += [[way, f"{done['tokens_per_s']:.0f}", f"{100 * done['tokens_per_s'] / alone['tokens_per_s']:.0f} %"] for way, done in loads.items()]
+    table("8 clients, 128 + 64 tokens", ["", "tokens/s", "of the engine"], rows)
     names = list(loads["HTTP through the proxy"]["cpu_ms"])
     rows = [[name, *(f"{1000 * loads[way]['cpu_ms'][name] / loads[way]['tokens']:.0f}" for way in ways), *(f"{loads[way]['cpu_ms'][name] / loads[way]['requests']:.1f}" for way in ways)] for name in names]
     table("CPU time under 8 clients", ["", *(f"us/token, {way}" for way in ways), *(f"ms/request, {way}" for way in ways)], rows)
     events = {way: loads[way]["tokens"] / max(1, loads[way]["events"]) for way in ways}
     print(f"  tokens per event: {', '.join(f'{way} {value:.1f}' for way, value in events.items())}")
-    return {"path": {"engine_alone": {"first": alone_first, "clients_8": alone}, "first": firsts, "clients_8": loads}}
+    quiet = [f"{way} {statistics.median(one['cpu_ms']['request pairs'] / one['requests'] for one in firsts[8][way]['rounds']):.1f}" for way in ways]
+    print(f"  CPU time of a request's pair, one event, ms: {', '.join(quiet)}")
+    return {"path": {"engine_alone_clients_8": alone, "first": firsts, "clients_8": loads}}
 
 
 def bench_ranks(options):
