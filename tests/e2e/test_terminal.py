@@ -78,6 +78,9 @@ def test_where_no_node_is_the_operators_commands_say_so_with_their_own_exit_code
 def test_the_help_of_up_is_that_of_up(node):
     done = node.tie("up", "--help")
     assert done.returncode == 0 and "Usage: tie up" in done.stdout and "--detach" in done.stdout and "tie-launcher" not in done.stdout
+    for default in ("--listen TEXT=127.0.0.1:8443", "--proxy TEXT=127.0.0.1:8123", "--prewarmed UINT=3", "--max-requests UINT=32", "--cache-mib UINT=1024"):
+        assert default in done.stdout, default
+    assert "[]" not in done.stdout
 
 
 def test_keys_shows_each_check(node):

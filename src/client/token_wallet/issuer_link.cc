@@ -80,7 +80,10 @@ Result<std::string> IssuerLink::send(const char* method, const std::string& path
     case 200:
       return got;
     case 401:
-      return fail(Code::kUnauthenticated, "the token issuer at " + url_ + " does not know this API key");
+      return fail(Code::kUnauthenticated,
+                  "the token issuer at " + url_ +
+                      (api_key_.empty() ? " asks for your API key: name its file with --token-key-file"
+                                        : " does not know this API key"));
     case 429:
       return fail(Code::kOverloaded, "this API key has had its tokens of the last hour from " + url_);
     default:

@@ -58,8 +58,8 @@ class FakeIssuer {
 
 class Wallet : public ::testing::Test {
  protected:
-  std::shared_ptr<TokenWallet> open(size_t batch) {
-    auto wallet = TokenWallet::open({.issuer_url = "http://" + issuer_.name(), .api_key = "key", .batch = batch});
+  std::shared_ptr<TokenWallet> open(size_t batch, const std::string& key = "key") {
+    auto wallet = TokenWallet::open({.issuer_url = "http://" + issuer_.name(), .api_key = key, .batch = batch});
     EXPECT_TRUE(wallet) << wallet.error().message;
     return *wallet;
   }
@@ -113,6 +113,7 @@ TEST_F(Wallet, SaysWhatIsWrong) {
   };
   issuer_.status = 401;
   EXPECT_EQ(refusal(), Code::kUnauthenticated);
+  EXPECT_NE(open(0, "")->take(gate_.challenge()).error().message.find("--token-key-file"), std::string::npos);
   issuer_.status = 429;
   EXPECT_EQ(refusal(), Code::kOverloaded);
   issuer_.status = 302;

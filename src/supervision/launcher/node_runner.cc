@@ -25,16 +25,19 @@ constexpr uint64_t kLeastOpenFiles = 256;  // of the launcher with its default n
 
 void add_flags(CLI::App& app, LauncherFlags& flags) {
   NodeConfig& c = flags.config;
+  app.option_defaults()->always_capture_default();
   app.add_option("--config", flags.config_file, "configuration file (node.toml)");
   app.add_option("--listen", c.listen, "address:port of the public gRPC service");
-  app.add_option("--assets", c.assets, "folder with models/NAME/...");
+  app.add_option(
+      "--assets", c.assets,
+      "folder with models/NAME/... (default: /var/lib/tie/assets where it exists, else ~/.local/share/tie/assets)");
   app.add_option("--assets-key", c.assets_key, "public key of the operator: serve signed assets only");
-  app.add_option("--model", c.models, "serve only these models");
-  app.add_option("--run-dir", c.run_dir, "folder for sockets and state, in memory");
+  app.add_option("--model", c.models, "serve only these models (default: all of the assets)")->default_str("");
+  app.add_option("--run-dir", c.run_dir, "folder for sockets and state, in memory (default: chosen and printed)");
   app.add_option("--token-issuer", c.token_issuer, "the issuer's file: requests then need its one-time tokens");
   app.add_option("--tpm", c.tpm, "device or socket of a TPM 2.0 that states what runs here");
   app.add_option("--proxy", c.proxy, "address:port of the local OpenAI-compatible proxy; none: no proxy");
-  app.add_option("--cache-mib", c.cache_mib, "memory for the encrypted KV caches of conversations");
+  app.add_option("--cache-mib", c.cache_mib, "MiB of memory for the encrypted KV caches of conversations");
   app.add_option("--prewarmed", c.prewarmed_pairs, "request processes kept ready");
   app.add_option("--max-requests", c.max_requests, "requests admitted at once");
   app.add_option("--max-instances", c.max_instances, "processes of each per-request program");
@@ -49,6 +52,7 @@ void add_flags(CLI::App& app, LauncherFlags& flags) {
   app.add_flag("--insecure-no-sandbox", c.insecure_no_sandbox,
                "run without any isolation, where user namespaces are missing; shown everywhere");
   app.add_flag("--raw-logs", c.raw_logs, "keep every line of every process, also such as may hold a user's text");
+  app.option_defaults()->always_capture_default(false);
   app.add_option("--status-fd", flags.status_fd, "write progress lines to this descriptor");
 }
 
