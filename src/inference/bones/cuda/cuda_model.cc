@@ -36,6 +36,23 @@ Result<void> CudaModel::State::gemv(const GpuMatrix& w, const GpuMatrix* up, con
                               kGemvThreads, kGemvSharedBytes);
 }
 
+// Queries, keys and values of a single row in one launch.
+Result<void> CudaModel::State::gemv_heads(const GpuLayer& w) {
+  const GemvThreeArgs args{.first = {.w = w.q.m,
+                                     .x = hidden,
+                                     .norm = w.attention_norm,
+                                     .y = b.q,
+                                     .rows = 1,
+                                     .x_stride = w.q.m.k,
+                                     .epsilon = config.norm_epsilon},
+                           .second = w.k.m,
+                           .third = w.v.m,
+                           .second_y = b.k,
+                           .third_y = b.v};
+  const uint32_t blocks = gemv_blocks(w.q.m.n, false) + gemv_blocks(w.k.m.n, false) + gemv_blocks(w.v.m.n, false);
+  return launcher->launch_for("tie_gemv_three", w.q.format, args, {blocks, 1, 1}, kGemvThreads, kGemvSharedBytes);
+}
+
 Result<void> CudaModel::State::gemm(const GpuMatrix& w, const uint16_t* x, float* y, uint32_t stride, uint32_t rows,
                                     bool add) {
   const GemmArgs args{.w = w.m, .x = x, .y = y, .rows = rows, .y_stride = stride, .add = add};
@@ -145,9 +162,12 @@ Result<void> CudaModel::State::layer(uint32_t i, const StepShape& s, const Devic
   const uint32_t nq = c.n_heads * c.head_dim, nkv = c.n_kv_heads * c.head_dim;
   const bool small = s.rows <= kGemvRows;
   if (!small) TIE_CHECK_OK(narrow(hidden, w.attention_norm, b.narrow, c.n_embd, s.rows));
-  for (auto [matrix, out, n] : {std::tuple{&w.q, b.q, nq}, {&w.k, b.k, nkv}, {&w.v, b.v, nkv}})
-    TIE_CHECK_OK(small ? gemv(*matrix, nullptr, hidden, w.attention_norm, out, n, s.rows, false)
-                       : gemm(*matrix, b.narrow, out, n, s.rows, false));
+  if (s.rows == 1 && w.q.format == w.k.format && w.q.format == w.v.format)
+    TIE_CHECK_OK(gemv_heads(w));
+  else
+    for (auto [matrix, out, n] : {std::tuple{&w.q, b.q, nq}, {&w.k, b.k, nkv}, {&w.v, b.v, nkv}})
+      TIE_CHECK_OK(small ? gemv(*matrix, nullptr, hidden, w.attention_norm, out, n, s.rows, false)
+                         : gemm(*matrix, b.narrow, out, n, s.rows, false));
   const PagedKv kv{reinterpret_cast<uint8_t*>(pool.base),
                    pool.layout.block_bytes(),
                    i * pool.layout.layer_bytes(),

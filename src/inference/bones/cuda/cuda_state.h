@@ -159,6 +159,7 @@ struct CudaModel::State {
   Result<void> head(const StepShape& s);
   Result<void> gemv(const GpuMatrix& w, const GpuMatrix* up, const float* x, const float* norm, float* y,
                     uint32_t stride, uint32_t rows, bool add);
+  Result<void> gemv_heads(const GpuLayer& w);
   Result<void> gemm(const GpuMatrix& w, const uint16_t* x, float* y, uint32_t stride, uint32_t rows, bool add);
   Result<void> narrow(const float* x, const float* norm, uint16_t* out, uint32_t n, uint32_t rows);
   Gate gate() const { return config.activation == Activation::kGeluTanh ? Gate::kGelu : Gate::kSilu; }

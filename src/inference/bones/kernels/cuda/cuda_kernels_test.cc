@@ -107,6 +107,27 @@ INSTANTIATE_TEST_SUITE_P(Formats, Products,
                                            TensorType::kQ4_0, TensorType::kQ4_1, TensorType::kQ4_K, TensorType::kQ5_0,
                                            TensorType::kQ5_K, TensorType::kQ6_K));
 
+TEST(CudaKernels, ThreeProductsOfARowAreThoseOfEach) {
+  const uint32_t k = 288;
+  for (TensorType type : {TensorType::kQ4_0, TensorType::kBF16}) {
+    const TestMatrix m[3] = {test_matrix(type, 37, k), test_matrix(type, 16, k), test_matrix(type, 5, k)};
+    const auto x = random_floats(k, 1), norm = random_floats(k, 2);
+    std::vector<float> all(37 + 16 + 5), each(all.size());
+    GemvArgs product{.w = m[0].matrix, .x = x.data(), .norm = norm.data(), .y = each.data(), .rows = 1};
+    product.x_stride = k, product.epsilon = 1e-5f;
+    uint32_t at = 0;
+    for (const TestMatrix& one : m) {
+      product.w = one.matrix, product.y = each.data() + at;
+      run("tie_gemv_one" + suffix(one.format), product, {gemv_blocks(one.matrix.n, false)}, kGemvSharedBytes, 0);
+      at += one.matrix.n;
+    }
+    product.w = m[0].matrix, product.y = all.data();
+    const GemvThreeArgs three{product, m[1].matrix, m[2].matrix, all.data() + 37, all.data() + 53};
+    run("tie_gemv_three" + suffix(m[0].format), three, {3 + 1 + 1}, kGemvSharedBytes, 1);
+    EXPECT_EQ(all, each);
+  }
+}
+
 TEST(CudaKernels, AGatedProductNormsItsInputAndActivates) {
   const uint32_t n = 21, k = 512, rows = 2;
   const TestMatrix gate = test_matrix(TensorType::kQ4_0, n, k), up = gate;

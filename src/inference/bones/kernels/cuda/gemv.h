@@ -107,14 +107,14 @@ TIE_DEVICE void stage_inputs(Block& b, const GemvArgs& a, uint32_t from, uint32_
   }
 }
 
-// At most kRows rows.
+// At most kRows rows; the outputs of the `place`-th block.
 template <Format kFormat, uint32_t kRows, typename Block>
-TIE_DEVICE void gemv_rows(Block& b, const GemvArgs& a) {
+TIE_DEVICE void gemv_rows(Block& b, const GemvArgs& a, uint32_t place) {
   auto x = b.template shared<float>(0, kGemvXFloats);
   auto x16 = b.template shared<Bytes16>(0, kGemvXFloats / 4);
   const uint32_t warp = b.thread() / kWarp, lane = b.thread() % kWarp, blocks = a.w.k / 32;
   const bool is_gated = a.gate != Gate::kNone;
-  const uint32_t first_output = b.block_x() * gemv_outputs(is_gated) + warp * (kGemvStreams / (is_gated ? 2 : 1));
+  const uint32_t first_output = place * gemv_outputs(is_gated) + warp * (kGemvStreams / (is_gated ? 2 : 1));
   WeightStream streams[kGemvStreams];  // past the last output the last one again, for nobody
   TIE_UNROLL
   for (uint32_t s = 0; s < kGemvStreams; ++s) {
@@ -196,13 +196,35 @@ TIE_DEVICE GemvArgs rows_from(const GemvArgs& a, uint32_t first, uint32_t rows) 
 template <Format kFormat, typename Block>
 TIE_DEVICE void gemv(Block& b, const GemvArgs& a) {
   const uint32_t first = b.block_y() * kGemvRows, left = a.rows - first;
-  gemv_rows<kFormat, kGemvRows>(b, rows_from(a, first, left < kGemvRows ? left : kGemvRows));
+  gemv_rows<kFormat, kGemvRows>(b, rows_from(a, first, left < kGemvRows ? left : kGemvRows), b.block_x());
 }
 
 // The same for a single row, whose registers leave room for more warps. Grid: x = gemv_blocks.
 template <Format kFormat, typename Block>
 TIE_DEVICE void gemv_one(Block& b, const GemvArgs& a) {
-  gemv_rows<kFormat, 1>(b, rows_from(a, 0, 1));
+  gemv_rows<kFormat, 1>(b, rows_from(a, 0, 1), b.block_x());
+}
+
+// Three products of one row, queries, keys and values, which are too small to fill a GPU one after another.
+struct GemvThreeArgs {
+  GemvArgs first;
+  Matrix second, third;
+  float *second_y = nullptr, *third_y = nullptr;
+};
+
+// Grid: x = gemv_blocks of each, one after another.
+template <Format kFormat, typename Block>
+TIE_DEVICE void gemv_three(Block& b, const GemvThreeArgs& a) {
+  GemvArgs own = rows_from(a.first, 0, 1);
+  uint32_t place = b.block_x();
+  const uint32_t before_second = gemv_blocks(a.first.w.n, false),
+                 before_third = before_second + gemv_blocks(a.second.n, false);
+  if (place >= before_third) {
+    own.w = a.third, own.y = a.third_y, place -= before_third;
+  } else if (place >= before_second) {
+    own.w = a.second, own.y = a.second_y, place -= before_second;
+  }
+  gemv_rows<kFormat, 1>(b, own, place);
 }
 
 // Pairs of a row and one of the experts it chose. The product's w and up are stacks; n is one expert's outputs.
@@ -223,7 +245,7 @@ TIE_DEVICE void gemv_expert(Block& b, const ExpertGemvArgs& a) {
   own.x += uint64_t{pair / a.pairs_of_row} * own.x_stride;
   own.y += uint64_t{pair} * own.y_stride;
   own.rows = 1;
-  gemv_rows<kFormat, 1>(b, own);
+  gemv_rows<kFormat, 1>(b, own, b.block_x());
 }
 
 }  // namespace tie::bones::cuda

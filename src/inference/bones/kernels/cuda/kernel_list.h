@@ -17,6 +17,7 @@
 #define TIE_CUDA_KERNELS(X)                                                          \
   TIE_CUDA_FORMATS(X, tie_gemv, GemvArgs, kGemvThreads, gemv)                        \
   TIE_CUDA_FORMATS(X, tie_gemv_one, GemvArgs, kGemvThreads, gemv_one)                \
+  TIE_CUDA_FORMATS(X, tie_gemv_three, GemvThreeArgs, kGemvThreads, gemv_three)       \
   TIE_CUDA_FORMATS(X, tie_gemm, GemmArgs, kGemmThreads, gemm)                        \
   TIE_CUDA_FORMATS(X, tie_gemv_expert, ExpertGemvArgs, kGemvThreads, gemv_expert)    \
   TIE_CUDA_FORMATS(X, tie_gemm_expert, ExpertGemmArgs, kGemmThreads, gemm_expert)    \
