@@ -181,10 +181,13 @@ def main():
     parser.add_argument("suites", nargs="*", help=f"any of {' '.join(SUITES + EXTRA_SUITES)} (default: {' '.join(SUITES)})")
     parser.add_argument("-k", dest="name", help="only tests whose name contains this")
     parser.add_argument("--with-asan", action="store_true", help="run the sanitized unit tests too (./dev build asan first)")
+    parser.add_argument("--check", action="store_true", help="look at these arguments and run nothing")
     options = parser.parse_args()
     unknown = [s for s in options.suites if s not in SUITES + EXTRA_SUITES]
     if unknown:
         parser.error(f"unknown suite {unknown[0]}; there are {' '.join(SUITES + EXTRA_SUITES)}")
+    if options.check:
+        return 0
     suites = options.suites or SUITES + (["asan"] if options.with_asan else [])
 
     total = Tally()
