@@ -93,7 +93,10 @@ Result<void> write_all(int fd, ByteView bytes, Deadline deadline) {
 
 Result<Bytes> read_file(const std::string& path, size_t max_bytes) {
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return fail(errno == ENOENT ? Code::kNotFound : Code::kIo, fail_errno(path, errno).error().message);
+  if (!fd) {
+    const int error = errno;
+    return fail(error == ENOENT ? Code::kNotFound : Code::kIo, fail_errno(path, error).error().message);
+  }
   Bytes out;
   // Size is only a hint: files of /proc say 0 and others may grow while they are read.
   struct stat st{};
@@ -101,7 +104,8 @@ Result<Bytes> read_file(const std::string& path, size_t max_bytes) {
     out.reserve(std::min<size_t>(static_cast<size_t>(st.st_size), max_bytes) + 1);
   for (;;) {
     size_t old_size = out.size();
-    size_t want = std::min<size_t>(std::max<size_t>(out.capacity() - old_size, 65536), max_bytes + 1 - old_size);
+    const size_t room = out.capacity() - old_size;
+    size_t want = std::min<size_t>(room != 0 ? room : 65536, max_bytes + 1 - old_size);
     out.resize(old_size + want);
     ssize_t n = ::read(fd.get(), out.data() + old_size, want);
     out.resize(old_size + static_cast<size_t>(std::max<ssize_t>(n, 0)));

@@ -38,6 +38,17 @@ TEST_F(Files, AtomicWriteLeavesOneWholeFileWithTheGivenMode) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_), {}), 1);
 }
 
+TEST_F(Files, ReadFileGivesTheWholeFileWhateverItsSize) {
+  for (size_t size : {size_t{0}, size_t{1}, size_t{4096}, size_t{65535}, size_t{65536}, size_t{200'000}}) {
+    Bytes content(size);
+    for (size_t i = 0; i < size; ++i) content[i] = static_cast<uint8_t>(i * 7 + 1);
+    ASSERT_TRUE(write_file_atomic(path("a"), content));
+    auto read = read_file(path("a"), 200'000);
+    ASSERT_TRUE(read) << size;
+    EXPECT_EQ(*read, content) << size;
+  }
+}
+
 TEST_F(Files, ReadFileRefusesOneByteOverTheLimit) {
   ASSERT_TRUE(write_file_atomic(path("a"), as_bytes("12345")));
   EXPECT_TRUE(read_file(path("a"), 5));

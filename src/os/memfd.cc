@@ -126,6 +126,11 @@ Result<Mapping> Mapping::read_write(int fd, size_t bytes) {
   return out;
 }
 
+void Mapping::allocate_pages() {
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, newer than the C library's headers
+  if (size_ != 0) (void)::madvise(data_, size_, kPopulateWrite);
+}
+
 bool Mapping::use_huge_pages() {
   constexpr int kCollapse = 25;  // MADV_COLLAPSE, newer than the C library's headers
   const size_t whole = size_ / kHugePage * kHugePage;

@@ -41,6 +41,10 @@ class Mapping {
   std::span<std::byte> writable() { return {data_, size_}; }
   size_t size() const { return size_; }
 
+  // Has all pages of a writable mapping allocated by one call, where all of it is going to be written: a fault for each
+  // page costs more. Nothing changes where the kernel will not (before Linux 5.14).
+  void allocate_pages();
+
   // Gathers what has been written so far into pages of 2 MB, for this and every later mapping of the descriptor. Costs
   // about a copy. False, and nothing lost, where the kernel will not (before Linux 6.1, no memory, less than 2 MB).
   bool use_huge_pages();

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace tie::os {
@@ -72,6 +73,20 @@ TEST(Memfd, HugePagesKeepWhatWasWrittenAndCanBeSealed) {
   auto reader = Mapping::read_only(fd->get());
   ASSERT_TRUE(reader);
   for (size_t i = 0; i < bytes; i += 997) ASSERT_EQ(reader->bytes()[i], static_cast<std::byte>(i)) << i;
+}
+
+TEST(Memfd, AllocatedPagesAreZeroAndKeepWhatIsThere) {
+  auto fd = create_memfd("test", 5 * 4096 + 17);
+  ASSERT_TRUE(fd);
+  auto writer = Mapping::read_write(fd->get());
+  ASSERT_TRUE(writer);
+  writer->writable()[4096] = std::byte{7};
+  writer->allocate_pages();
+  auto reader = Mapping::read_only(fd->get());
+  ASSERT_TRUE(reader);
+  EXPECT_EQ(reader->bytes()[4096], std::byte{7});
+  EXPECT_EQ(std::count(reader->bytes().begin(), reader->bytes().end(), std::byte{0}), 5 * 4096 + 16);
+  Mapping().allocate_pages();
 }
 
 TEST(Memfd, IsNotExecutable) {

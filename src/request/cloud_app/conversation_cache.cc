@@ -254,6 +254,7 @@ Result<os::Fd> ConversationCache::seal(EnsembleWarden& warden, const cache::Segm
   TIE_TRY(os::Fd memory, os::create_memfd("segment", size));
   {
     TIE_TRY(os::Mapping place, os::Mapping::read_write(memory.get()));
+    place.allocate_pages();
     auto block = [&](uint32_t i) {
       auto bytes = export_buffer_->committed_block(first + i);
       return bytes ? as_u8(*bytes) : ByteView();
