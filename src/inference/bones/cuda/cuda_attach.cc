@@ -73,10 +73,6 @@ void CudaModel::State::lay_out(Carver& from) {
     b.slot_row = from.take<uint32_t>(inner);
     b.expert_tiles = from.take<ExpertTile>(most_expert_tiles(static_cast<uint32_t>(inner), c.n_experts));
   }
-  if (options.ranks) {
-    b.gathered_ids = from.take<uint32_t>(options.ranks->ranks() * heads * options.max_top_k);
-    b.gathered_values = from.take<float>(options.ranks->ranks() * heads * options.max_top_k);
-  }
   for (double*& f : b.frequencies) f = from.take<double>(c.rope_dim / 2);
 }
 
@@ -198,12 +194,11 @@ Result<CudaModel> CudaModel::attach(std::shared_ptr<Driver> driver, std::span<co
   Carver on_device(s->batch_memory.at()), on_host(reinterpret_cast<DevicePtr>(s->host_batch.data()));
   s->device = BatchArea::carve(on_device, s->options);
   s->host = BatchArea::carve(on_host, s->options);
-  const uint64_t best_bytes = uint64_t{options.max_logit_rows} * options.max_top_k * 8 * table.place.tensor_ranks;
+  const uint64_t best_bytes = uint64_t{options.max_logit_rows} * options.max_top_k * 8;
   TIE_TRY(s->host_out, PinnedMemory::allocate(driver, s->logits_bytes() + best_bytes));
   TIE_TRY(s->host_masks, PinnedMemory::allocate(driver, uint64_t{options.max_logit_rows} * s->mask_words * 4));
   s->best.resize(size_t{options.max_logit_rows} * kMostBest);
   s->best_counts.resize(options.max_logit_rows);
-  s->same_wants.reserve(options.max_logit_rows);
   const DevicePtr base = s->weights.at();
   s->embedding = matrix_of(table, base, Role::kEmbedding);
   s->output = s->config.tied_embeddings ? s->embedding : matrix_of(table, base, Role::kOutput);

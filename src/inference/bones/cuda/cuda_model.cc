@@ -104,14 +104,6 @@ Result<void> CudaModel::State::find_top_k(const StepShape& s) {
                           {s.logit_rows, 1, 1}, kSampleThreads, kSampleSharedBytes);
 }
 
-// The few candidates of each shard, not its logits.
-Result<void> CudaModel::State::gather_top_k(const StepShape& s) {
-  if (!options.ranks || !s.gathers) return {};
-  const uint64_t count = uint64_t{s.logit_rows} * s.top_k;
-  TIE_CHECK_OK(options.ranks->all_gather(b.ids, b.gathered_ids, count, launcher->stream()));
-  return options.ranks->all_gather(b.values, b.gathered_values, count, launcher->stream());
-}
-
 Result<void> CudaModel::State::wait() {
   if (options.stages) TIE_CHECK_OK(options.stages->wait(launcher->stream()));
   return options.ranks ? options.ranks->wait(launcher->stream()) : options.stages ? Result<void>() : launcher->wait();
@@ -235,9 +227,7 @@ Result<void> CudaModel::State::head(const StepShape& s) {
                                                    mask_words, c.logit_soft_cap},
                                   {(c.n_vocab + kSampleThreads - 1) / kSampleThreads, s.logit_rows, 1}, kSampleThreads,
                                   0));
-  if (s.top_k == 0) return {};
-  TIE_CHECK_OK(find_top_k(s));
-  return gather_top_k(s);
+  return s.top_k == 0 ? Result<void>() : find_top_k(s);
 }
 
 // What layers see of the step: the part's rows at the front of everything.
@@ -352,10 +342,9 @@ void CudaModel::State::put_mask(const BestOf& want, uint32_t row) {
     to[i] = static_cast<uint32_t>((word(first + i) | word(first + i + 1) << 32) >> shift);
 }
 
-Result<StepShape> CudaModel::State::step(const Batch& batch, const DeviceKvPool& kv, bool gathers) {
+Result<StepShape> CudaModel::State::step(const Batch& batch, const DeviceKvPool& kv) {
   TIE_CHECK_OK(check(batch, kv));
   StepShape s = fill_batch(batch, kv.layout);
-  s.gathers = gathers;
   fill_wants(batch.best, s);
   if (s.masked && shard.last_stage)
     TIE_CHECK_OK(launcher->copy_in(reinterpret_cast<DevicePtr>(b.masks), host_masks.data(),
@@ -408,11 +397,12 @@ namespace {
 template <typename Add>
 void read_best(const uint8_t* ids, const uint8_t* values, uint32_t k, Add add) {
   for (uint32_t i = 0; i < k; ++i) {
-    RankedLogit one;
-    std::memcpy(&one.id, ids + 4 * i, 4);
-    std::memcpy(&one.value, values + 4 * i, 4);
-    if (one.id == kNone || one.value <= kLowest) return;  // minus infinity and NaN come as kLowest
-    add(one);
+    uint32_t id;
+    float value;
+    std::memcpy(&id, ids + 4 * i, 4);
+    std::memcpy(&value, values + 4 * i, 4);
+    if (id == kNone || value <= kLowest) return;  // minus infinity and NaN come as kLowest
+    add(Candidate{value, static_cast<int32_t>(id)});
   }
 }
 
@@ -420,7 +410,7 @@ void read_best(const uint8_t* ids, const uint8_t* values, uint32_t k, Add add) {
 
 Result<Logits> CudaModel::forward(const Batch& batch, const DeviceKvPool& kv) {
   State& s = *state_;
-  TIE_TRY(const StepShape shape, s.step(batch, kv, false));
+  TIE_TRY(const StepShape shape, s.step(batch, kv));
   const auto rows = s.shard.last_stage ? static_cast<uint32_t>(batch.logit_rows.size()) : 0u;
   const uint32_t k = shape.top_k;
   const size_t count = size_t{rows} * k;
@@ -434,47 +424,13 @@ Result<Logits> CudaModel::forward(const Batch& batch, const DeviceKvPool& kv) {
     Candidate* to = &s.best[size_t{row} * kMostBest];
     uint32_t& n = s.best_counts[row] = 0;
     const uint8_t* ids = s.host_best() + size_t{row} * k * 4;
-    read_best(ids, ids + count * 4, batch.best[row].k,
-              [&](const RankedLogit& one) { to[n++] = {one.value, static_cast<int32_t>(one.id)}; });
+    read_best(ids, ids + count * 4, batch.best[row].k, [&](const Candidate& one) { to[n++] = one; });
   }
   return Logits{reinterpret_cast<float*>(s.host_out.data()),
                 s.logits_stride,
                 rows,
                 s.config.n_vocab,
                 {s.best.data(), s.best_counts.data()}};
-}
-
-Result<std::vector<TopIds>> CudaModel::forward_top_k(const Batch& batch, const DeviceKvPool& kv, uint32_t k,
-                                                     const uint32_t* masks) {
-  State& s = *state_;
-  if (k == 0) return fail(Code::kBadRequest, "no ids are asked for");
-  s.same_wants.clear();
-  const uint32_t words = (s.whole.n_vocab + 31) / 32;
-  for (size_t row = 0; row < std::min<size_t>(batch.logit_rows.size(), s.options.max_logit_rows); ++row)
-    s.same_wants.push_back({.k = k, .mask = masks ? masks + row * words : nullptr});
-  Batch same = batch;
-  same.best = s.same_wants;
-  TIE_TRY(const StepShape shape, s.step(same, kv, true));
-  const uint32_t ranks = s.options.ranks ? s.options.ranks->ranks() : 1;
-  const size_t rows = s.shard.last_stage ? batch.logit_rows.size() : 0, count = ranks * rows * shape.top_k;
-  std::vector<TopIds> out(rows);
-  const auto* ids = s.options.ranks ? s.b.gathered_ids : s.b.ids;
-  const auto* values = s.options.ranks ? s.b.gathered_values : s.b.values;
-  if (count != 0) {
-    TIE_CHECK_OK(s.launcher->copy_out(s.host_best(), reinterpret_cast<DevicePtr>(ids), count * 4));
-    TIE_CHECK_OK(s.launcher->copy_out(s.host_best() + count * 4, reinterpret_cast<DevicePtr>(values), count * 4));
-  }
-  TIE_CHECK_OK(s.wait());
-  std::vector<std::vector<RankedLogit>> shards(ranks);
-  for (size_t row = 0; row < rows; ++row) {
-    for (uint32_t rank = 0; rank < ranks; ++rank) {
-      shards[rank].clear();
-      const uint8_t* at = s.host_best() + (rank * rows + row) * shape.top_k * 4;
-      read_best(at, at + count * 4, k, [&](const RankedLogit& one) { shards[rank].push_back(one); });
-    }
-    out[row].best = ranks == 1 ? std::move(shards[0]) : merge_top_k(shards, k);
-  }
-  return out;
 }
 
 Result<void> CudaModel::copy_blocks(const DeviceKvPool& kv, std::span<const uint32_t> blocks,

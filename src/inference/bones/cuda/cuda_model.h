@@ -4,8 +4,8 @@
 // captured as a CUDA graph when its shape comes for the second time and replayed from then on. Between the copy of the
 // batch to the GPU and the arrival of logits nothing waits. Threads: one at a time. Ranks: each process attaches its
 // own shard with its communicators (nccl.h), all make the same calls, graphs hold NCCL's work like the kernels'. Tensor
-// ranks add up after the embedding, the attention and the feed-forward; of the best ids those of the shards are merged,
-// of whole rows each rank has its own columns. Stages hand rows on; a batch of at least two times
+// ranks add up after the embedding, the attention and the feed-forward; of the best ids and of whole
+// rows each rank has those of its own columns. Stages hand rows on; a batch of at least two times
 // micro_batch_rows goes in parts, so that a stage computes one while the next computes the part before. Numbers:
 // products of more than four rows round activations to bf16; unlike the CPU's kernels, results are equal for equal
 // shapes of batch, not across shapes.
@@ -17,7 +17,6 @@
 #include <string_view>
 #include <vector>
 
-#include "inference/bones/communicator/sharded_top_k.h"
 #include "inference/bones/cuda/device_weights.h"
 #include "inference/bones/cuda/nccl.h"
 #include "inference/bones/model.h"
@@ -48,11 +47,6 @@ struct DeviceKvPool {
   KvLayout layout;
 };
 
-// What the sampler gets instead of rows of logits.
-struct TopIds {
-  std::vector<RankedLogit> best;  // of one row, best first
-};
-
 class CudaModel {
  public:
   // `kernels`: the fat binary of kernels.cu. The table must have been parsed or made by load_weights.
@@ -76,11 +70,6 @@ class CudaModel {
   // call. On a rank: those of its own columns (n_vocab and the first of them as shard() says), no rows before the last
   // stage.
   Result<Logits> forward(const Batch& batch, const DeviceKvPool& kv);
-
-  // The same, but only the best `k` ids of each logit row come back, on every rank of the last stage the same. `masks`:
-  // null, or for each logit row (n_vocab + 31) / 32 words, a 0 bit forbids an id (the grammar's).
-  Result<std::vector<TopIds>> forward_top_k(const Batch& batch, const DeviceKvPool& kv, uint32_t k,
-                                            const uint32_t* masks);
 
   // Copies whole blocks between the pool and pinned kvxfer memory, on a stream of its own; returns when done.
   Result<void> copy_blocks(const DeviceKvPool& kv, std::span<const uint32_t> blocks, const PinnedMemory& records,

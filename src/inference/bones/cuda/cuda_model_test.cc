@@ -296,15 +296,24 @@ TEST(CudaModel, TheBestIdsComeBackUnderAMask) {
   const Batch batch{tokens, {&span, 1}, {&last, 1}, {}};
   const auto logits = gpu->model->forward(batch, gpu->kv);
   ASSERT_TRUE(logits);
-  auto expected = shard_top_k(logits->row(0), 0, 4);
-  auto best = gpu->model->forward_top_k(batch, gpu->kv, 3, nullptr);
+  TopScratch scratch;
+  const auto four = select_top(logits->row(0), 4, scratch);
+  const std::vector<Candidate> expected(four.begin(), four.end());
+  ASSERT_EQ(expected.size(), 4u);
+  BestOf want{.k = 3};
+  Batch few = batch;
+  few.best = {&want, 1};
+  auto best = gpu->model->forward(few, gpu->kv);
   ASSERT_TRUE(best) << best.error().message;
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(best->at(0).best.at(i).id, expected[i].id);
+  ASSERT_EQ(best->best.row(0).size(), 3u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(best->best.row(0)[i].token, expected[i].token);
   std::vector<uint32_t> mask(10, 0xffffffffu);
-  mask[expected[0].id / 32] &= ~(1u << expected[0].id % 32);
-  best = gpu->model->forward_top_k(batch, gpu->kv, 3, mask.data());
+  mask[expected[0].token / 32] &= ~(1u << expected[0].token % 32);
+  want.mask = mask.data();
+  best = gpu->model->forward(few, gpu->kv);
   ASSERT_TRUE(best);
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(best->at(0).best.at(i).id, expected[i + 1].id);
+  ASSERT_EQ(best->best.row(0).size(), 3u);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(best->best.row(0)[i].token, expected[i + 1].token);
 }
 
 // Rows that are wanted whole beside rows of which the best ids are enough; twice, so that the second is a graph's.

@@ -77,18 +77,14 @@ struct GpuBuffers {
   uint32_t *chosen, *slot, *slot_row;
   ExpertTile* expert_tiles;
   double* frequencies[2];
-  uint32_t* gathered_ids;  // with ranks: [rank][logit rows][k]
-  float* gathered_values;
 };
 
 // The shape of a step: what a captured graph depends on. The micro-batches of a pipeline follow from it.
 struct StepShape {
   uint32_t rows = 0, sequences = 0, logit_rows = 0, longest_span = 0, table_stride = 0, top_k = 0;
   uint32_t parts = 1;
-  bool decode = false, masked = false, gathers = false;
-  auto key(DevicePtr kv) const {
-    return std::tuple(rows, sequences, logit_rows, table_stride, top_k, masked, gathers, kv);
-  }
+  bool decode = false, masked = false;
+  auto key(DevicePtr kv) const { return std::tuple(rows, sequences, logit_rows, table_stride, top_k, masked, kv); }
 };
 using GraphKey = decltype(StepShape{}.key(0));
 
@@ -107,7 +103,6 @@ struct CudaModel::State {
   Shard shard;
   std::vector<Candidate> best;  // what forward() answers: [logit rows][kMostBest], and how many of each
   std::vector<uint32_t> best_counts;
-  std::vector<BestOf> same_wants;  // of forward_top_k
   CudaModelOptions options;
   GpuMatrix embedding, output;
   const float* output_norm = nullptr;
@@ -129,7 +124,7 @@ struct CudaModel::State {
   void fill_parts(const Batch& batch, StepShape& shape);
   StepShape begin_part(const StepShape& step, const StepPart& part);
   Result<void> check(const Batch& batch, const DeviceKvPool& kv) const;
-  Result<StepShape> step(const Batch& batch, const DeviceKvPool& kv, bool gathers);
+  Result<StepShape> step(const Batch& batch, const DeviceKvPool& kv);
   void fill_wants(std::span<const BestOf> wants, StepShape& shape);
   void put_mask(const BestOf& want, uint32_t row);
   uint32_t top_k_runs() const { return (config.n_vocab + kTopKRun - 1) / kTopKRun; }
@@ -153,7 +148,6 @@ struct CudaModel::State {
   Result<void> add_ranks(float* at, uint64_t count);
   Result<void> begin_rows(const StepShape& s);
   Result<void> send_rows(const StepShape& s);
-  Result<void> gather_top_k(const StepShape& s);
   Result<void> wait();
   Result<void> finish_projection(const float* post_norm, uint32_t rows);
   Result<void> head(const StepShape& s);

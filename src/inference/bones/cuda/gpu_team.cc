@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "inference/bones/communicator/rank_team.h"
+#include "inference/bones/cuda/launcher.h"
 
 namespace tie::bones::cuda {
 namespace {
@@ -102,15 +103,14 @@ Result<std::unique_ptr<GpuRank>> GpuRank::attach(const DeviceTable& table, std::
 }
 
 Result<void> GpuRank::rehearse() {
-  TIE_TRY(const DeviceMemory memory, DeviceMemory::allocate(driver_, size_t{64 + 1} * kRehearsed * 4));
-  TIE_CHECK_OK(driver_->check(driver_->mem_set(memory.at(), 0, memory.size()), "zeroing GPU memory"));
+  TIE_TRY(const DeviceMemory memory, DeviceMemory::allocate(driver_, size_t{kRehearsed} * 4));
+  TIE_CHECK_OK(fill_now(*driver_, memory.at(), 0, memory.size()));
   auto* numbers = reinterpret_cast<float*>(memory.at());
   void* stream = nullptr;
   TIE_CHECK_OK(driver_->check(driver_->stream_create(&stream, 1), "making a stream"));
   auto done = [&]() -> Result<void> {
     if (ranks_) {
       TIE_CHECK_OK(ranks_->all_reduce(numbers, kRehearsed, stream));
-      TIE_CHECK_OK(ranks_->all_gather(numbers, numbers + kRehearsed, kRehearsed, stream));
       TIE_CHECK_OK(ranks_->wait(stream));
     }
     if (!stages_) return {};

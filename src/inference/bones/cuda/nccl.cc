@@ -10,7 +10,7 @@ namespace tie::bones::cuda {
 namespace {
 
 constexpr int kSuccess = 0, kInProgress = 7;
-constexpr int kFloat32 = 7, kUint32 = 3, kSum = 0;
+constexpr int kFloat32 = 7, kSum = 0;
 constexpr int kNotReady = 600;  // CUDA_ERROR_NOT_READY
 constexpr int kLeastVersion = 21400, kPastVersion = 30000;
 constexpr uint32_t kSpins = 2000;  // looks at the stream before the thread sleeps between them
@@ -123,17 +123,6 @@ Result<void> NcclRanks::started(int result, const char* doing) {
 Result<void> NcclRanks::all_reduce(float* at, size_t count, void* stream) {
   if (lost_) return fail(Code::kRuntimeLost, "a rank of the model is lost");
   return started(nccl_->all_reduce(at, at, count, kFloat32, kSum, comm_, stream), "adding up over the ranks");
-}
-
-Result<void> NcclRanks::reduce_scatter(const float* from, float* to, size_t count, void* stream) {
-  if (lost_) return fail(Code::kRuntimeLost, "a rank of the model is lost");
-  return started(nccl_->reduce_scatter(from, to, count, kFloat32, kSum, comm_, stream),
-                 "adding up and dividing over the ranks");
-}
-
-Result<void> NcclRanks::all_gather(const void* from, void* to, size_t count, void* stream) {
-  if (lost_) return fail(Code::kRuntimeLost, "a rank of the model is lost");
-  return started(nccl_->all_gather(from, to, count, kUint32, comm_, stream), "gathering from the ranks");
 }
 
 Result<void> NcclRanks::send(const float* from, size_t count, uint32_t to_rank, void* stream) {

@@ -29,19 +29,16 @@ struct NcclConfig {
 };
 
 // X(member, symbol, parameters); each returns ncclResult_t: 0 success, 7 in progress, else an error.
-#define TIE_NCCL(X)                                                                                            \
-  X(get_version, ncclGetVersion, (int* version))                                                               \
-  X(get_unique_id, ncclGetUniqueId, (NcclUniqueId * id))                                                       \
-  X(init, ncclCommInitRankConfig, (void** comm, int ranks, NcclUniqueId id, int rank, NcclConfig* config))     \
-  X(destroy, ncclCommDestroy, (void* comm))                                                                    \
-  X(abort, ncclCommAbort, (void* comm))                                                                        \
-  X(async_error, ncclCommGetAsyncError, (void* comm, int* error))                                              \
-  X(all_reduce, ncclAllReduce,                                                                                 \
-    (const void* from, void* to, size_t count, int type, int operation, void* comm, void* stream))             \
-  X(reduce_scatter, ncclReduceScatter,                                                                         \
-    (const void* from, void* to, size_t count, int type, int operation, void* comm, void* stream))             \
-  X(all_gather, ncclAllGather, (const void* from, void* to, size_t count, int type, void* comm, void* stream)) \
-  X(send, ncclSend, (const void* from, size_t count, int type, int peer, void* comm, void* stream))            \
+#define TIE_NCCL(X)                                                                                        \
+  X(get_version, ncclGetVersion, (int* version))                                                           \
+  X(get_unique_id, ncclGetUniqueId, (NcclUniqueId * id))                                                   \
+  X(init, ncclCommInitRankConfig, (void** comm, int ranks, NcclUniqueId id, int rank, NcclConfig* config)) \
+  X(destroy, ncclCommDestroy, (void* comm))                                                                \
+  X(abort, ncclCommAbort, (void* comm))                                                                    \
+  X(async_error, ncclCommGetAsyncError, (void* comm, int* error))                                          \
+  X(all_reduce, ncclAllReduce,                                                                             \
+    (const void* from, void* to, size_t count, int type, int operation, void* comm, void* stream))         \
+  X(send, ncclSend, (const void* from, size_t count, int type, int peer, void* comm, void* stream))        \
   X(recv, ncclRecv, (void* to, size_t count, int type, int peer, void* comm, void* stream))
 
 class Nccl {
@@ -82,10 +79,6 @@ class NcclRanks {
 
   // Sums of all ranks, in place.
   Result<void> all_reduce(float* at, size_t count, void* stream);
-  // `from`: ranks() parts of `count`; the sum of this rank's part goes to `to`.
-  Result<void> reduce_scatter(const float* from, float* to, size_t count, void* stream);
-  // `to`: ranks() parts of `count` 4-byte elements, in rank order.
-  Result<void> all_gather(const void* from, void* to, size_t count, void* stream);
   // One way from a rank to another; both make their call.
   Result<void> send(const float* from, size_t count, uint32_t to_rank, void* stream);
   Result<void> receive(float* to, size_t count, uint32_t from_rank, void* stream);

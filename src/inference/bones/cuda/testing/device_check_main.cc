@@ -298,9 +298,10 @@ Result<void> model_speed(const Options& o, const ModelConfig& config, cuda::Form
     std::iota(rows.begin(), rows.end(), 0);
     for (uint32_t i = 0; i < batch; ++i)
       spans.push_back({i, 1, depth, std::span(table).subspan(size_t{i} * blocks_each, blocks_each)});
+    const std::vector<BestOf> wants(batch, BestOf{.k = 1});
     auto step = [&]() -> Result<void> {
       TIE_TRY([[maybe_unused]] auto best,
-              rig.model->forward_top_k({std::span(tokens).first(batch), spans, rows, {}}, rig.kv, 1, nullptr));
+              rig.model->forward({std::span(tokens).first(batch), spans, rows, {}, wants}, rig.kv));
       return {};
     };
     Result<void> outcome = step();
@@ -312,10 +313,10 @@ Result<void> model_speed(const Options& o, const ModelConfig& config, cuda::Form
   }
   const SequenceSpan span{0, prompt, 0, table};
   const uint32_t last = prompt - 1;
+  const BestOf want{.k = 1};
   auto prefill = [&]() -> Result<void> {
-    TIE_TRY(
-        [[maybe_unused]] auto best,
-        rig.model->forward_top_k({std::span(tokens).first(prompt), {&span, 1}, {&last, 1}, {}}, rig.kv, 1, nullptr));
+    TIE_TRY([[maybe_unused]] auto best,
+            rig.model->forward({std::span(tokens).first(prompt), {&span, 1}, {&last, 1}, {}, {&want, 1}}, rig.kv));
     return {};
   };
   Result<void> outcome = prefill();

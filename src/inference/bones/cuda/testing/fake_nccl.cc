@@ -130,10 +130,10 @@ int wait_for_mail(const Comm& comm, int sender, uint32_t state, int peer) {
 }
 
 // The ranks' addends in rank order.
-void add_up(const Comm& comm, size_t first, size_t count, float* to) {
+void add_up(const Comm& comm, size_t count, float* to) {
   for (size_t i = 0; i < count; ++i) {
     float sum = 0;
-    for (int rank = 0; rank < comm.ranks; ++rank) sum += reinterpret_cast<const float*>(comm.slot(rank))[first + i];
+    for (int rank = 0; rank < comm.ranks; ++rank) sum += reinterpret_cast<const float*>(comm.slot(rank))[i];
     to[i] = sum;
   }
 }
@@ -197,21 +197,7 @@ int ncclCommAbort(void* at) {
 int ncclAllReduce(const void* from, void* to, size_t count, int type, int operation, void* at, void* stream) {
   auto* comm = static_cast<Comm*>(at);
   if (type != 7 || operation != 0) return kInvalidArgument;
-  return exchange(comm, from, count * 4, stream, [=] { add_up(*comm, 0, count, static_cast<float*>(to)); });
-}
-int ncclReduceScatter(const void* from, void* to, size_t count, int type, int operation, void* at, void* stream) {
-  auto* comm = static_cast<Comm*>(at);
-  if (type != 7 || operation != 0) return kInvalidArgument;
-  return exchange(comm, from, count * 4 * static_cast<size_t>(comm->ranks), stream,
-                  [=] { add_up(*comm, count * static_cast<size_t>(comm->rank), count, static_cast<float*>(to)); });
-}
-int ncclAllGather(const void* from, void* to, size_t count, int type, void* at, void* stream) {
-  auto* comm = static_cast<Comm*>(at);
-  if (type != 3) return kInvalidArgument;
-  return exchange(comm, from, count * 4, stream, [=] {
-    for (int rank = 0; rank < comm->ranks; ++rank)
-      std::memcpy(static_cast<uint8_t*>(to) + static_cast<size_t>(rank) * count * 4, comm->slot(rank), count * 4);
-  });
+  return exchange(comm, from, count * 4, stream, [=] { add_up(*comm, count, static_cast<float*>(to)); });
 }
 // One letter of a sender at a time.
 int ncclSend(const void* from, size_t count, int type, int peer, void* at, void* stream) {

@@ -6,9 +6,9 @@
 #include <cstring>
 #include <numeric>
 
-#include "inference/bones/communicator/sharded_top_k.h"
 #include "inference/bones/kernels/cuda/kernel_list.h"
 #include "inference/bones/kernels/cuda/kernel_test_support.h"
+#include "inference/bones/ops/best_ids.h"
 
 namespace tie::bones::cuda {
 namespace {
@@ -465,10 +465,12 @@ TEST(CudaKernels, FindsTheBestOfEachRow) {
   run_in_orders(ids, [&](uint64_t seed) { run("tie_merge_top_k", merge, {3}, kSampleSharedBytes, seed); });
   for (uint32_t row = 0; row < 2; ++row) {
     const auto seen = std::span(logits).subspan(row * stride, std::min(n, below[row] - 1000));
-    const auto expected = shard_top_k(seen, 1000, k);
+    TopScratch scratch;
+    const auto expected = select_top(seen, k, scratch);
+    ASSERT_EQ(expected.size(), k);
     for (uint32_t i = 0; i < k; ++i) {
-      EXPECT_EQ(ids[row * k + i], expected[i].id);
-      EXPECT_EQ(values[row * k + i], expected[i].value);
+      EXPECT_EQ(ids[row * k + i], 1000u + static_cast<uint32_t>(expected[i].token));
+      EXPECT_EQ(values[row * k + i], expected[i].logit);
     }
   }
   for (uint32_t i = 0; i < k; ++i) EXPECT_EQ(ids[2 * k + i], kNone);

@@ -1,5 +1,5 @@
 // The end of a step on the GPU: soft cap and grammar mask on the logits, arg-max and the best k of each row, so that
-// ids and a few logits go back to the CPU instead of rows of the vocabulary. Order as in sharded_top_k.h: larger value
+// ids and a few logits go back to the CPU instead of rows of the vocabulary. Order as in ops/best_ids.h: larger value
 // first, then the smaller id; NaN counts as minus infinity.
 #pragma once
 #include "inference/bones/kernels/cuda/device.h"
