@@ -24,6 +24,7 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::string gguf, kernels, kv, only, exactly, json;
   uint32_t threads = 2, repeat = 5, chunk = 512;
+  bool own_cpus = false;
   double seconds = 0.4;
 };
 
@@ -73,7 +74,10 @@ struct Bench {
   KvPool kv;
   std::string json;
 
-  explicit Bench(const Options& options) : o(options), pool({options.threads}) {}
+  explicit Bench(const Options& options)
+      : o(options), pool({.n_threads = options.threads, .own_cpus = options.own_cpus}) {
+    pool.keep_caller_on_its_cpu();
+  }
 
   Result<void> open(uint32_t kv_tokens) {
     TIE_TRY(const os::Mapping file, os::Mapping::file_read_only(o.gguf));
@@ -242,6 +246,7 @@ int main(int argc, char** argv) {
   CLI::App app("measures bones");
   app.add_option("--gguf", o.gguf)->required();
   app.add_option("--threads", o.threads);
+  app.add_flag("--own-cpus", o.own_cpus, "each thread stays on one CPU, as in a node's runtime");
   app.add_option("--kernels", o.kernels);
   app.add_option("--kv", o.kv, "KV cache: f16, bf16 or q8 (default: the model's usual)");
   app.add_option("--only", o.only, "measure figures whose name contains this");
