@@ -307,6 +307,7 @@ def test_insecure_no_sandbox_is_shown_everywhere(make_node):
     node = make_node(start=False, extra=["--insecure-no-sandbox"])
     shown = node.up()
     assert "WARNING" in shown.stderr and "WITHOUT ISOLATION" in shown.stdout
+    assert "tie chat --node 127.0.0.1:" in shown.stdout and f"tie down --run-dir {node.run} " in shown.stdout  # neither is where the defaults lead
     assert node.status()["node"]["sandbox"] == "none"
     assert "NOT ISOLATED" in node.cli("doctor", "--run-dir", str(node.run)).stdout
 

@@ -91,8 +91,11 @@ int reap(pid_t pid) {
 void print_next_steps(const launcher::NodeConfig& config) {
   auto models = launcher::served_models(config);
   std::string model = models ? models->front() : "MODEL";
-  std::printf(
-      "\nThe node is ready. Its evidence is software, so it is UNATTESTED (`tie doctor` says what is missing).\n");
+  if (config.tpm.empty())
+    std::printf(
+        "\nThe node is ready. Its evidence is software, so it is UNATTESTED (`tie doctor` says what is missing).\n");
+  else
+    std::printf("\nThe node is ready. Its evidence is quotes of its TPM; `tie keys` says how a policy judges them.\n");
   if (config.insecure_no_sandbox)
     std::printf("It runs WITHOUT ISOLATION (--insecure-no-sandbox): do not give it anything private.\n");
   if (config.proxy != "none") {
@@ -102,7 +105,11 @@ void print_next_steps(const launcher::NodeConfig& config) {
         "    -d '{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}],\"stream\":true}'\n",
         model.c_str());
   }
-  std::printf("  tie chat        talk to it in the terminal\n  tie down        stop it\n");
+  // Where the defaults do not lead here, the place is named.
+  const std::string chat =
+      "tie chat" + (config.listen == launcher::NodeConfig{}.listen ? "" : " --node " + config.listen);
+  const std::string down = "tie down" + (config.run_dir.empty() ? "" : " --run-dir " + config.run_dir);
+  std::printf("  %-15s talk to it in the terminal\n  %-15s stop it\n", chat.c_str(), down.c_str());
   std::fflush(stdout);
 }
 
