@@ -59,19 +59,23 @@ Result<void> measure(tpm::TpmSigner* tpm, const wsd::NodeFacts& facts) {
   return tpm->measure(what);
 }
 
+// A file that was touched, or linked to once more, and holds what it held is no change: the node's claims are the same.
+void take_changed(wsd::KeyKeeper& keeper, wsd::NodeFacts facts, tpm::TpmSigner* tpm) {
+  facts.token_challenge = keeper.facts().token_challenge;
+  if (facts == keeper.facts()) return;
+  TIE_LOG("workload_servicesd", "models or prompts changed; making new keys");
+  if (auto measured = measure(tpm, facts); !measured)
+    TIE_LOG("workload_servicesd", "measuring the changed assets: {}", measured.error().code);
+  keeper.set_facts(std::move(facts));
+}
+
 // Steps the keeper until told to stop; ready at the first key, so that whoever waits for this daemon finds one.
 void keep_keys(wsd::KeyKeeper& keeper, wsd::KeyRing& ring, wsd::AssetWatch& assets, tpm::TpmSigner* tpm, int stop) {
   bool ready = false, failing = false;
   Deadline next_look = Deadline::in_ms(wsd::kAssetLookMs);
   while (!os::wait_readable(stop, Deadline::in_ms(ready ? wsd::kLinkPollMs : 20))) {
     if (next_look.passed()) {
-      if (auto facts = assets.look()) {
-        TIE_LOG("workload_servicesd", "models or prompts changed; making new keys");
-        facts->token_challenge = keeper.facts().token_challenge;
-        if (auto measured = measure(tpm, *facts); !measured)
-          TIE_LOG("workload_servicesd", "measuring the changed assets: {}", measured.error().code);
-        keeper.set_facts(std::move(*facts));
-      }
+      if (auto facts = assets.look()) take_changed(keeper, std::move(*facts), tpm);
       next_look = Deadline::in_ms(wsd::kAssetLookMs);
     }
     const auto outcome = keeper.step(monotonic_ms(), wall_clock_ms());
