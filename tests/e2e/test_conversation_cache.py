@@ -227,9 +227,9 @@ def test_the_store_holds_what_the_key_opens_and_no_other_key(place, client):
     first = client.ask(FIRST, write="44" * 32)
     turn_until_cached(client, follow_up(first), "44" * 32)
     kept = Kept(place, "44" * 32)
-    assert len(kept.tokens) % 32 == 0 and len(kept.tokens) > first["prompt"] // 32 * 32 - 1
+    assert len(kept.tokens) >= first["prompt"], "all of the turn's tokens are named, whole blocks of them are kept"
     blocks = kv_cache.open_segment(kept.key, kept.identity, kept.segments[0])
-    assert sum(count for _, _, count, _ in kept.references) * 32 == len(kept.tokens)
+    assert sum(count for _, _, count, _ in kept.references) == len(kept.tokens) // 32
     assert blocks[0] != blocks[1] and blocks[0][:64] not in kept.segments[0]
     with pytest.raises(InvalidTag):
         kv_cache.open_segment(bytes(32), kept.identity, kept.segments[0])
