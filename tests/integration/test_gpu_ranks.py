@@ -120,6 +120,18 @@ def test_a_shard_that_a_rank_has_changed_does_not_reach_the_next_one(machine):  
     assert "have changed" in gpu.owner_said()
 
 
+def test_ranks_run_on_the_gpus_that_the_record_names(machine):  # noqa: F811
+    gpu = machine(gpu=TWO + "gpus = [1, 0]\n", usual=TWO, wrong=TWO + "gpus = [1, 1]\n").start_owner()
+    runtime = gpu.runtime(more=MORE)
+    named = greedy(runtime).tokens[0]
+    assert [gpu.record(pid, "device") for pid in (runtime.process.pid, only(ranks_of(runtime)))] == [[1], [0]]
+    runtime.stop()
+    usual = gpu.runtime("usual", more=MORE)
+    assert greedy(usual).tokens[0] == named
+    assert gpu.record(usual.process.pid, "device") == [0]
+    wait_for(lambda: "gpus names 1 twice" in gpu.owner_said())
+
+
 @pytest.mark.parametrize("record", [TWO, STAGES])
 def test_a_rank_that_is_killed_ends_its_requests_and_the_next_runtime_serves(machine, record):  # noqa: F811
     gpu = machine(gpu=record).start_owner()
