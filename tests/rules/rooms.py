@@ -27,7 +27,7 @@ ROOMS = {
     "keys/tls_link": {"base", "os"},
     "keys/tpm": {"base", "os", "crypto", "keys/attestation"},
     "keys/key_protectiond": {"base", "os", "crypto", "proto", "keys/attestation", "keys/tpm", "keys/tls_link", "supervision/rpc"},
-    # supervision/model_owner: for model_identity.h alone.
+    # supervision/model_owner: for model_identity.h and served_version.h alone.
     "keys/workload_servicesd": {"base", "os", "crypto", "proto", "keys/attestation", "keys/framed_server", "keys/tokens", "keys/tpm", "keys/tls_link", "supervision/model_owner", "supervision/rpc"},
     "request/frame_link": {"base", "os"},
     "request/cloudboardd": {"base", "os", "crypto", "proto", "keys/replay_guard", "request/frame_link"},

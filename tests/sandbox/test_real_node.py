@@ -83,9 +83,9 @@ def test_each_process_is_confined(node, program):
 
 @pytest.mark.parametrize("program", DAEMONS + PER_REQUEST)
 def test_each_process_sees_the_sockets_of_its_edges_and_no_others(node, program):
-    edges = {"key_protectiond": {"kps"}, "gpuhealthd": {"gpuhealth"}, "tie-model-owner": {"owner", "weights"},
+    edges = {"key_protectiond": {"kps"}, "gpuhealthd": {"gpuhealth"}, "tie-model-owner": {"owner", "weights", "served"},
              "cloudboardd": {"cloudboard-control", "cb_jobhelper", "wsd-authorize", "wsd-claims", "cache"},
-             "workload_servicesd": {"wsd-decap", "wsd-authorize", "wsd-claims", "wsd-operator", "kps", "cloudboard-control"}, "afm-runtime": {"runtime", "probe", "kvxfer", "weights"},
+             "workload_servicesd": {"wsd-decap", "wsd-authorize", "wsd-claims", "wsd-operator", "kps", "cloudboard-control", "served"}, "afm-runtime": {"runtime", "probe", "kvxfer", "weights"},
              "tie-status-probe": {"runtime", "probe", "kvxfer", "weights"}, "cache_stored": {"cache"}, "tie-controllerd": {"controller", "cloudboard-control", "gpuhealth", "owner", "probe"},
              "cb_jobhelper": {"tie_cloud_app", "wsd-decap"}, "tie-cloud-app": {"runtime", "kvxfer"}}[program]
     pid = wait_until(lambda: node.pids(program), what=f"a running {program}")[0]

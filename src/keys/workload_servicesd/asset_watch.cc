@@ -27,16 +27,18 @@ void append_stat(Bytes& out, const std::string& path) {
 
 }  // namespace
 
-AssetWatch::AssetWatch(std::string manifest, std::string assets)
-    : manifest_(std::move(manifest)), assets_(std::move(assets)) {
+AssetWatch::AssetWatch(std::string manifest, std::string assets, std::string served)
+    : manifest_(std::move(manifest)), assets_(std::move(assets)), served_(std::move(served)) {
   known_ = last_ = fingerprint();
 }
 
 std::string AssetWatch::fingerprint() const {
   std::vector<std::string> paths;
-  for (const char* folder : {"/models", "/prompts"}) {
+  std::vector<std::string> folders = {assets_ + "/models", assets_ + "/prompts"};
+  if (!served_.empty()) folders.push_back(served_);
+  for (const std::string& folder : folders) {
     std::error_code error;
-    for (auto entry = fs::recursive_directory_iterator(assets_ + folder, error);
+    for (auto entry = fs::recursive_directory_iterator(folder, error);
          !error && entry != fs::recursive_directory_iterator() && paths.size() < kMaxFilesLookedAt;
          entry.increment(error))
       paths.push_back(entry->path());
@@ -51,7 +53,7 @@ std::optional<NodeFacts> AssetWatch::look() {
   const std::string now = fingerprint();
   const bool still = now == std::exchange(last_, now);
   if (now == known_ || !still) return std::nullopt;
-  auto facts = read_node_facts(manifest_, assets_);
+  auto facts = read_node_facts(manifest_, assets_, served_);
   if (!facts) return std::nullopt;
   known_ = now;
   return std::move(*facts);

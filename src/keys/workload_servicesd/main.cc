@@ -23,7 +23,7 @@ using namespace tie;
 
 struct Flags {
   std::string decap_socket, authorize_socket, claims_socket, kps_socket, control_socket, release_manifest, assets,
-      tokens, tpm, measurements, operator_socket;
+      served, tokens, tpm, measurements, operator_socket;
   std::vector<std::string> suites = {"xwing"};
   wsd::KeeperTimes times;
   int64_t ticket_ttl_ms = wsd::kTicketTtlMs;
@@ -98,8 +98,9 @@ Result<std::unique_ptr<wsd::KeyService>> key_service_of(const Flags& flags) {
 Result<void> serve(const Flags& flags) {
   TIE_CHECK_OK(os::harden_process());
   TIE_TRY(const os::Fd stop, os::termination_signal_fd());
-  wsd::AssetWatch assets(flags.release_manifest, flags.assets);  // before the facts: a change in between is seen
-  TIE_TRY(wsd::NodeFacts facts, wsd::read_node_facts(flags.release_manifest, flags.assets));
+  wsd::AssetWatch assets(flags.release_manifest, flags.assets,
+                         flags.served);  // before the facts: a change in between is seen
+  TIE_TRY(wsd::NodeFacts facts, wsd::read_node_facts(flags.release_manifest, flags.assets, flags.served));
   TIE_TRY(facts.token_challenge, token_challenge(flags.tokens));
   const attestation::SoftwareSigner software;
   std::unique_ptr<tpm::TpmSigner> tpm;
@@ -169,6 +170,7 @@ void add_options(CLI::App& app, Flags& flags) {
   app.add_option("--release-manifest", flags.release_manifest, "the launcher's manifest of the installed files")
       ->required();
   app.add_option("--assets", flags.assets, "folder with models/NAME/ and prompts/")->required();
+  app.add_option("--served", flags.served, "folder where tie-model-owner says what it hands out of each model");
   app.add_option("--tokens", flags.tokens, "folder with the token issuer's file and this node's context");
   auto* log = app.add_option("--measurements", flags.measurements, "file in memory with the log of what was measured");
   app.add_option("--tpm", flags.tpm, "device or socket of a TPM 2.0: evidence is of kind tpm, not software")

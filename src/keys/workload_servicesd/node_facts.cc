@@ -8,6 +8,7 @@
 #include "keys/workload_servicesd/limits.h"
 #include "os/fd.h"
 #include "supervision/model_owner/model_identity.h"
+#include "supervision/model_owner/served_version.h"
 
 namespace tie::wsd {
 namespace {
@@ -33,7 +34,20 @@ void read_model_toml(const std::string& path, Model& model) {
   }
 }
 
-Result<std::vector<Model>> read_models(const std::string& folder) {
+// What the folder holds, or what the owner hands out instead; then the record beside the files is not the model's.
+Result<void> identify(const std::string& folder, const std::string& served, Model& model) {
+  const auto version = served.empty() ? std::nullopt : owner::read_published(served, model.name);
+  auto on_disk = owner::model_id_of_folder(folder);
+  if (version && (!on_disk || *on_disk != version->model_id)) {
+    model.model_id = version->model_id;
+    return {};
+  }
+  TIE_TRY(model.model_id, std::move(on_disk));
+  read_model_toml(folder + "/model.toml", model);
+  return {};
+}
+
+Result<std::vector<Model>> read_models(const std::string& folder, const std::string& served) {
   std::vector<Model> out;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
@@ -42,8 +56,7 @@ Result<std::vector<Model>> read_models(const std::string& folder) {
     if (out.size() >= kMaxModels) return fail(Code::kTooLarge, folder + " holds more than 64 models");
     Model model;
     model.name = name;
-    TIE_TRY(model.model_id, owner::model_id_of_folder(entry.path()));
-    read_model_toml(entry.path() / "model.toml", model);
+    TIE_CHECK_OK(identify(entry.path(), served, model));
     out.push_back(std::move(model));
   }
   if (out.empty()) return fail(Code::kNotFound, folder + " holds no model");
@@ -86,10 +99,11 @@ Result<crypto::Digest> release_id_of(const std::string& manifest_path) {
   return crypto::sha256(text);
 }
 
-Result<NodeFacts> read_node_facts(const std::string& manifest_path, const std::string& assets) {
+Result<NodeFacts> read_node_facts(const std::string& manifest_path, const std::string& assets,
+                                  const std::string& served) {
   NodeFacts out;
   TIE_TRY(out.release_id, release_id_of(manifest_path));
-  TIE_TRY(out.models, read_models(assets + "/models"));
+  TIE_TRY(out.models, read_models(assets + "/models", served));
   TIE_TRY(out.prompt_digests, read_prompts(assets + "/prompts"));
   return out;
 }

@@ -1,6 +1,7 @@
 // What runs on this node, as the claims will state it: the release that the launcher measured, the models and the
-// system prompts. Called at start and when assets change. Cost: one pass over the weights (about 0.6 ms a MB). Source:
-// docs/wire-format.md, "Identities".
+// system prompts. Of a model whose files on disk the owner has not taken (a refused version; one that it still loads)
+// the version that it hands out is stated, as the owner says it (model_owner/served_version.h). Called at start and
+// when assets change. Cost: one pass over the weights (about 0.6 ms a MB). Source: docs/wire-format.md, "Identities".
 #pragma once
 #include <string>
 #include <vector>
@@ -31,7 +32,8 @@ struct NodeFacts {
 Result<crypto::Digest> release_id_of(const std::string& manifest_path);
 
 // Every folder ASSETS/models/NAME with weights, every file ASSETS/prompts/ID.json. kNotFound when there is no model at
-// all.
-Result<NodeFacts> read_node_facts(const std::string& manifest_path, const std::string& assets);
+// all. `served`: the folder where the owner says what it hands out; empty: nobody says, the files on disk are stated.
+Result<NodeFacts> read_node_facts(const std::string& manifest_path, const std::string& assets,
+                                  const std::string& served = {});
 
 }  // namespace tie::wsd

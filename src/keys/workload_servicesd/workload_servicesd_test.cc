@@ -8,10 +8,12 @@
 #include "crypto/request_open.h"
 #include "crypto/request_seal.h"
 #include "keys/attestation/verify.h"
+#include "keys/workload_servicesd/asset_watch.h"
 #include "keys/workload_servicesd/bundle.h"
 #include "keys/workload_servicesd/key_keeper.h"
 #include "keys/workload_servicesd/request_desk.h"
 #include "keys/workload_servicesd/testing/fake_key_service.h"
+#include "supervision/model_owner/served_version.h"
 
 namespace tie::wsd {
 namespace {
@@ -322,6 +324,54 @@ TEST(NodeFacts, ComeFromTheManifestAndTheAssets) {
   EXPECT_EQ(release_id_of(root / "manifest").error().code, Code::kCorrupt);
   put("manifest", std::string(64, 'a') + "  libexec");
   EXPECT_EQ(release_id_of(root / "manifest").error().code, Code::kCorrupt) << "cut";
+  fs::remove_all(root);
+}
+
+// An upgrade that the owner has refused lies on disk; what answers is the version before.
+TEST(NodeFacts, NameTheModelThatIsServed) {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::path(testing::TempDir()) / ("tie_served_" + random_hex(6));
+  fs::create_directories(root / "assets/models/one");
+  fs::create_directories(root / "served");
+  const auto put = [&](const char* path, const std::string& text) {
+    std::ofstream(root / "new") << text;
+    fs::rename(root / "new", root / path);
+  };
+  const auto facts = [&] { return read_node_facts(root / "manifest", root / "assets", root / "served"); };
+  put("manifest", std::string(64, 'a') + "  libexec/tie/cloudboardd\n");
+  put("assets/models/one/weights.gguf", "first");
+  put("assets/models/one/tokenizer.img", "t");
+  put("assets/models/one/model.toml", "context_tokens = 4096\n");
+  auto first = facts();
+  ASSERT_TRUE(first) << first.error().message;
+  EXPECT_EQ(first->models[0].context_tokens, 4096u) << "before the owner says anything the files are stated";
+  ASSERT_TRUE(owner::publish_served(root / "served", "one", {.model_id = first->models[0].model_id}));
+  EXPECT_EQ(*facts(), *first);
+
+  AssetWatch watch(root / "manifest", root / "assets", root / "served");
+  const auto seen = [&] {  // the first look sees the change, the second that it is over
+    EXPECT_FALSE(watch.look());
+    return watch.look();
+  };
+  put("assets/models/one/weights.gguf", "second");
+  put("assets/models/one/model.toml", "context_tokens = 1\n");
+  auto refused = seen();
+  ASSERT_TRUE(refused);
+  ASSERT_EQ(refused->models.size(), 1u);
+  EXPECT_EQ(refused->models[0].model_id, first->models[0].model_id);
+  EXPECT_EQ(refused->models[0].context_tokens, 0u) << "the record on disk is another model's";
+  fs::remove(root / "assets/models/one/tokenizer.img");
+  auto unreadable = seen();
+  ASSERT_TRUE(unreadable) << "nor can a version that is not whole hide what is served";
+  EXPECT_EQ(unreadable->models[0].model_id, first->models[0].model_id);
+
+  put("assets/models/one/tokenizer.img", "t");
+  const auto second = read_node_facts(root / "manifest", root / "assets")->models[0];
+  ASSERT_NE(second.model_id, first->models[0].model_id);
+  ASSERT_TRUE(owner::publish_served(root / "served", "one", {.model_id = second.model_id}));
+  auto taken = seen();
+  ASSERT_TRUE(taken) << "what the owner says is a change as well";
+  EXPECT_EQ(taken->models[0], second);
   fs::remove_all(root);
 }
 

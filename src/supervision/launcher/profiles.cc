@@ -37,7 +37,7 @@ class Planner {
       }
       for (const std::string& model : place_.models) TIE_CHECK_OK(add(row, model));
     }
-    plan_.folders.insert(plan_.folders.end(), {"log", "release", "state/cloudboardd"});
+    plan_.folders.insert(plan_.folders.end(), {"log", "release", "served", "state/cloudboardd"});
     return std::move(plan_);
   }
 
@@ -162,6 +162,9 @@ class Planner {
     if (name == "tie-model-owner" || name == "workload_servicesd") add_assets(binds);
     if (name == "tie-model-owner" && !config_.assets_key.empty()) binds.push_back({.path = config_.assets_key});
     if (name == "workload_servicesd") binds.push_back({.path = place_.run + "/release"});
+    // What the owner hands out is what the claims name.
+    if (name == "tie-model-owner" || name == "workload_servicesd")
+      binds.push_back({.path = place_.run + "/served", .writable = name == "tie-model-owner"});
     if (name == "tie-cloud-app") binds.push_back({.path = app_assets_});
     if (name == "cloudboardd") binds.push_back({.path = place_.run + "/state/cloudboardd", .writable = true});
     if (name == "token_spentd") {
@@ -257,6 +260,7 @@ class Planner {
     if (name == "tie-model-owner" && !config_.kernels.empty()) add({"--kernels", config_.kernels});
     if (name == "workload_servicesd")
       add({"--release-manifest", place_.run + "/release/manifest", "--assets", place_.assets});
+    if (name == "tie-model-owner" || name == "workload_servicesd") add({"--served", place_.run + "/served"});
     if (name == "tie-cloud-app")
       add({"--assets", app_assets_, "--runtime-dir", place_.run + "/runtime", "--kvxfer-dir", place_.run + "/kvxfer"});
     if (name == "cache_stored") add({"--capacity-mib", std::to_string(config_.cache_mib)});

@@ -23,7 +23,7 @@ namespace {
 using namespace tie;
 
 struct Flags {
-  std::string socket, model_sockets, assets, kernels, release_id, assets_key;
+  std::string socket, model_sockets, served, assets, kernels, release_id, assets_key;
   unsigned threads = 0;
   int64_t watch_ms = 3'000;
   owner::GpuOptions gpu;
@@ -48,8 +48,8 @@ Result<void> check_signed(const assets::AssetManifest& manifest, const owner::Lo
 
 Result<owner::LoadedModel> load_with_prompts(const std::string& name, const std::string& folder,
                                              const std::string& assets, const std::string& model_sockets,
-                                             const Bytes& assets_key, const crypto::Digest& release, unsigned threads,
-                                             owner::GpuHost& gpu) {
+                                             const std::string& served, const Bytes& assets_key,
+                                             const crypto::Digest& release, unsigned threads, owner::GpuHost& gpu) {
   bones::ThreadPool pool({.n_threads = threads});
   TIE_TRY(owner::LoadedModel model, owner::load_model(name, folder, &pool, &gpu));
   std::optional<assets::AssetManifest> manifest;
@@ -64,8 +64,9 @@ Result<owner::LoadedModel> load_with_prompts(const std::string& name, const std:
   model.pool = std::make_shared<prefix::PoolOwner>(prefix::PoolIdentity{model.model_id, release}, std::move(prompts),
                                                    model.grid.count());
   // Before it is handed out: a runtime that starts in between is recycled for the new version at once.
-  TIE_CHECK_OK(
-      owner::write_served(model_sockets, name, {model.model_id, model.digests.tokenizer, model.digests.chat_template}));
+  const owner::ServedVersion version{model.model_id, model.digests.tokenizer, model.digests.chat_template};
+  TIE_CHECK_OK(owner::write_served(model_sockets, name, version));
+  if (!served.empty()) TIE_CHECK_OK(owner::publish_served(served, name, version));
   return model;
 }
 
@@ -106,12 +107,16 @@ Result<void> serve(const Flags& flags) {
   unsigned threads =
       flags.threads != 0 ? flags.threads : std::max(1u, std::min(std::thread::hardware_concurrency(), 64u));
   owner::GpuHost gpu(flags.gpu);
-  owner::ModelStore store(flags.assets, [threads, release, &gpu, assets = flags.assets, sockets = flags.model_sockets,
-                                         key = assets_key](const std::string& name, const std::string& folder) {
-    return load_with_prompts(name, folder, assets, sockets, key, release, threads, gpu);
-  });
+  owner::ModelStore store(
+      flags.assets, [threads, release, &gpu, assets = flags.assets, sockets = flags.model_sockets,
+                     served = flags.served, key = assets_key](const std::string& name, const std::string& folder) {
+        return load_with_prompts(name, folder, assets, sockets, served, key, release, threads, gpu);
+      });
   TIE_CHECK_OK(store.scan());
-  for (const owner::ModelRow& row : store.rows()) owner::forget_served(flags.model_sockets, row.name);
+  for (const owner::ModelRow& row : store.rows()) {
+    owner::forget_served(flags.model_sockets, row.name);
+    if (!flags.served.empty()) owner::withdraw_served(flags.served, row.name);
+  }
   TIE_TRY(os::Fd listener, os::listen_unix(flags.socket));
   owner::OwnerServer server(store, std::move(options));
   TIE_CHECK_OK(server.serve_models_in(flags.model_sockets));
@@ -144,6 +149,7 @@ int main(int argc, char** argv) {
   app.add_option("--release-id", flags.release_id, "release id, 64 hex digits, told to the runtimes");
   app.add_option("--watch-ms", flags.watch_ms, "between looks at the assets; 0 = only when told")
       ->check(CLI::Range(0, 3'600'000));
+  app.add_option("--served", flags.served, "folder for what is handed out of each model, for whoever states it");
   app.add_option("--threads", flags.threads, "packing threads (default: one for each CPU)");
   app.add_option("--cuda-driver", flags.gpu.driver, "the CUDA driver's library, for models on a GPU");
   app.add_option("--gpu-kernels", flags.gpu.kernels,

@@ -22,20 +22,8 @@ std::string text_of(const ServedVersion& version) {
          to_hex(version.chat_template) + "\n";
 }
 
-}  // namespace
-
-Result<void> write_served(const std::string& folder, const std::string& model, const ServedVersion& version) {
-  const std::string own = folder + "/" + model;
-  if (::mkdir(own.c_str(), kFolderMode) != 0 && errno != EEXIST) return fail_errno("making " + own, errno);
-  return os::write_file_atomic(path_of(folder, model), as_bytes(text_of(version)), 0640);
-}
-
-void forget_served(const std::string& folder, const std::string& model) {
-  ::unlink(path_of(folder, model).c_str());
-}
-
-std::optional<ServedVersion> read_served(const std::string& folder, const std::string& model) {
-  auto text = os::read_file(path_of(folder, model), kMaxBytes);
+std::optional<ServedVersion> read_version(const std::string& path) {
+  auto text = os::read_file(path, kMaxBytes);
   if (!text) return std::nullopt;
   ServedVersion out;
   std::string_view rest = as_text(*text);
@@ -50,6 +38,34 @@ std::optional<ServedVersion> read_served(const std::string& folder, const std::s
     rest.remove_prefix(end + 1);
   }
   return out;
+}
+
+}  // namespace
+
+Result<void> write_served(const std::string& folder, const std::string& model, const ServedVersion& version) {
+  const std::string own = folder + "/" + model;
+  if (::mkdir(own.c_str(), kFolderMode) != 0 && errno != EEXIST) return fail_errno("making " + own, errno);
+  return os::write_file_atomic(path_of(folder, model), as_bytes(text_of(version)), 0640);
+}
+
+void forget_served(const std::string& folder, const std::string& model) {
+  ::unlink(path_of(folder, model).c_str());
+}
+
+std::optional<ServedVersion> read_served(const std::string& folder, const std::string& model) {
+  return read_version(path_of(folder, model));
+}
+
+Result<void> publish_served(const std::string& folder, const std::string& model, const ServedVersion& version) {
+  return os::write_file_atomic(folder + "/" + model, as_bytes(text_of(version)), 0644);
+}
+
+void withdraw_served(const std::string& folder, const std::string& model) {
+  ::unlink((folder + "/" + model).c_str());
+}
+
+std::optional<ServedVersion> read_published(const std::string& folder, const std::string& model) {
+  return read_version(folder + "/" + model);
 }
 
 }  // namespace tie::owner
