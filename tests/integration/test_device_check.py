@@ -52,7 +52,7 @@ def test_the_checks_pass_on_the_emulated_driver_and_write_json(emulated, tmp_pat
     assert [case["case"] for case in found["models"]["cases"]] == ["gemma3-64-q4_k", "phi3-96-bf16"]
     assert found["graphs"]["cases"][0]["captured"] == 1
     assert all("portable" in case["report"] for case in found["units"]["cases"]) and len(found["units"]["cases"]) == 9
-    assert {k["kernel"] for case in found["kernels"]["cases"] for k in case["kernels"]} == {"copy", "row", "product", "attention"}
+    assert {k["kernel"] for case in found["kernels"]["cases"] for k in case["kernels"]} == {"copy", "fingerprint", "row", "product", "attention"}
     assert {row["model"] for row in found["fractions"] if "model" in row} == {"1b-bf16", "1b-q4"}
     # The emulated copy is the yardstick when PyTorch has given none.
     assert all("decode_1_of_copy_bandwidth" in row for row in found["fractions"] if "model" in row)

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "inference/bones/cuda/fast_kernels.h"
+#include "inference/bones/cuda/fingerprints.h"
 #include "inference/bones/kernels/cuda/pack_weights.h"
 
 namespace tie::bones::cuda {
@@ -149,6 +150,43 @@ Result<void> time_copy(Launcher& launcher, Buffers& buffers, const Driver& drive
   return {};
 }
 
+// What hashlib makes of 2 MiB of zeros, as kernels/cuda/fingerprint_test.cc says it.
+constexpr Fingerprint kOfZeros = {0x36, 0xc9, 0x6f, 0x8c, 0x2f, 0xd1, 0xc5, 0x6a, 0xb9, 0x88, 0x29,
+                                  0x73, 0xa0, 0xf8, 0x4a, 0x14, 0xb4, 0xe5, 0x46, 0x00, 0x0b, 0xb0,
+                                  0xc9, 0x25, 0xcd, 0xfd, 0x1f, 0xa9, 0x6c, 0x6d, 0xf1, 0xf3};
+
+// How many parts of the memory are not zeros.
+Result<uint64_t> parts_with_more_than_zeros(FingerprintReader& reader, const DeviceMemory& memory) {
+  uint64_t others = 0;
+  TIE_CHECK_OK(reader.read(memory.at(), memory.size(), std::atomic<bool>(false),
+                           [&](uint64_t, std::span<const Fingerprint> parts) -> Result<void> {
+                             for (const Fingerprint& part : parts) others += part != kOfZeros;
+                             return {};
+                           }));
+  return others;
+}
+
+// Also whether the GPU's hash is SHA-256, and sees one bit.
+Result<void> time_fingerprints(std::shared_ptr<Driver> driver, std::span<const std::byte> kernels, uint64_t bytes,
+                               int times, json& cases) {
+  TIE_TRY(const auto reader, FingerprintReader::create(driver, kernels));
+  TIE_TRY(const DeviceMemory memory, DeviceMemory::allocate(driver, bytes));
+  TIE_CHECK_OK(fill_now(*driver, memory.at(), 0, bytes));
+  TIE_TRY(const uint64_t of_zeros, parts_with_more_than_zeros(*reader, memory));
+  const uint8_t bit = 16;
+  TIE_CHECK_OK(write_now(*driver, memory.at() + bytes - 1, &bit, 1));
+  TIE_TRY(const uint64_t of_one_bit, parts_with_more_than_zeros(*reader, memory));
+  if (of_zeros != 0 || of_one_bit != 1)
+    return fail(Code::kInternal, "the fingerprints of GPU memory are not what they must be");
+  const auto began = std::chrono::steady_clock::now();
+  for (int i = 0; i < times; ++i) {
+    TIE_TRY([[maybe_unused]] const uint64_t again, parts_with_more_than_zeros(*reader, memory));
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() / times;
+  cases.push_back({{"kernel", "fingerprint"}, {"units", false}, {"gb_s", static_cast<double>(bytes) / seconds / 1e9}});
+  return {};
+}
+
 constexpr const char* kNames[] = {"f32", "f16", "bf16", "q8", "q4", "q5", "q6"};
 const char* name_of(Format format) {
   return kNames[static_cast<uint32_t>(format)];
@@ -175,6 +213,9 @@ std::vector<CheckCase> speed_of_kernels(std::shared_ptr<Driver> driver, std::spa
   const int times = quick ? 1 : 20;
   add("copy", {}, 0, [=](Launcher& launcher, FastKernels&, Buffers& buffers, json& out) {
     return time_copy(launcher, buffers, *driver, quick ? 4096 : size_t{1} << 30, times, out);
+  });
+  add("fingerprint", {}, 0, [=](Launcher&, FastKernels&, Buffers&, json& out) {
+    return time_fingerprints(driver, kernels, quick ? 2 * kFingerprintPartBytes : uint64_t{4} << 30, times, out);
   });
   for (Format format : {Format::kBf16, Format::kQ8, Format::kQ4}) {
     add(std::string("row-") + name_of(format), {}, 0,
