@@ -17,7 +17,8 @@ int down_command(const std::vector<std::string>& arguments);
 // The launcher's status document. 0 when the node is ready, 3 when it is not, 1 when none runs.
 int status_command(const std::vector<std::string>& arguments);
 
-// --json, --strict, --run-dir, --config. 0; 1 when `tie up` would refuse; with --strict 1 when any guarantee is missing.
+// --json, --strict, --run-dir, --config. 0; 1 when `tie up` would refuse; with --strict 1 when any guarantee is
+// missing.
 int doctor_command(const std::vector<std::string>& arguments);
 
 // `tie release measure [PREFIX] [--policy | --manifest]`: the release id of an installed tree, a policy that accepts

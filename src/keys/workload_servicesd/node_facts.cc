@@ -22,6 +22,12 @@ bool is_manifest_line(std::string_view line) {
                      [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
+// As claims name them: sorted, and once what two names stand for.
+void make_set(std::vector<crypto::Digest>& digests) {
+  std::sort(digests.begin(), digests.end());
+  digests.erase(std::unique(digests.begin(), digests.end()), digests.end());
+}
+
 // Facts for display only; a file that does not parse states none.
 void read_model_toml(const std::string& path, Model& model) {
   auto text = os::read_file(path, 64 << 10);
@@ -73,7 +79,7 @@ Result<std::vector<crypto::Digest>> read_prompts(const std::string& folder) {
     TIE_TRY(const crypto::Digest digest, crypto::sha256_file(entry.path()));
     out.push_back(digest);
   }
-  std::sort(out.begin(), out.end());
+  make_set(out);
   return out;
 }
 
@@ -82,6 +88,7 @@ Result<std::vector<crypto::Digest>> read_prompts(const std::string& folder) {
 std::vector<crypto::Digest> NodeFacts::model_ids() const {
   std::vector<crypto::Digest> out;
   for (const Model& model : models) out.push_back(model.model_id);
+  make_set(out);
   return out;
 }
 

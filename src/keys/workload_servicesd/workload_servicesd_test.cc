@@ -80,6 +80,19 @@ TEST_F(Keys, TheFirstStepMakesAKeyThatAClientAccepts) {
   EXPECT_EQ(service.generated, 1) << "one key is enough";
 }
 
+TEST_F(Keys, AClientAcceptsOneModelUnderTwoNames) {
+  NodeFacts facts = some_facts();
+  facts.models.push_back(facts.models.front());
+  facts.models.back().name = "zwilling";
+  keeper = std::make_unique<KeyKeeper>(service, *ring, signer, facts, std::vector{crypto::KemId::kXWing});
+  ASSERT_TRUE(step());
+  const auto snapshot = ring->snapshot(now);
+  const attestation::Policy policy{{filled(1)}, {"software"}, std::nullopt, std::nullopt};
+  auto node = attestation::verify_bundle(*snapshot.published.at(0)->bundle, policy, {std::nullopt, 1'000'000});
+  ASSERT_TRUE(node) << node.error().message;
+  EXPECT_EQ(node->models.size(), 2u);
+}
+
 TEST_F(Keys, EachSuiteHasItsKeyAndTheNewestOfEachIsPublished) {
   remake({crypto::KemId::kXWing, crypto::KemId::kX25519HkdfSha256});
   ASSERT_TRUE(step());
@@ -320,6 +333,8 @@ TEST(NodeFacts, ComeFromTheManifestAndTheAssets) {
   put("assets/models/one/weights.gguf", "W");
   EXPECT_NE(read_node_facts(root / "manifest", root / "assets")->models[0].model_id, before)
       << "one byte of the weights is another model";
+  put("assets/prompts/q.json", "{}");
+  EXPECT_EQ(read_node_facts(root / "manifest", root / "assets")->prompt_digests.size(), 1u) << "one text, two names";
   put("manifest", std::string(64, 'a') + " libexec\n");
   EXPECT_EQ(release_id_of(root / "manifest").error().code, Code::kCorrupt);
   put("manifest", std::string(64, 'a') + "  libexec");
