@@ -26,6 +26,7 @@ Result<std::shared_ptr<GpuWeights>> GpuWeights::load(std::shared_ptr<Driver> dri
   std::shared_ptr<GpuWeights> out(new GpuWeights);
   FingerprintTree tree;
   TIE_TRY(LoadedWeights loaded, load_weights(driver, gguf, place, [&](ByteView bytes) { tree.add(bytes); }));
+  tree.add(Bytes(loaded.memory.size() - loaded.table.bytes));  // lent with them, and zeros
   out->loaded_ = tree.finish();
   out->driver_ = std::move(driver);
   out->reader_ = std::move(reader);
@@ -45,7 +46,7 @@ GpuWeights::~GpuWeights() {
 }
 
 Result<void> GpuWeights::compare(const std::atomic<bool>& stop, std::atomic<uint64_t>& looked_at) const {
-  return reader_->read(memory_.at(), table_.bytes, stop,
+  return reader_->read(memory_.at(), memory_.size(), stop,
                        [&](uint64_t first, std::span<const Fingerprint> parts) -> Result<void> {
                          if (!std::equal(parts.begin(), parts.end(), loaded_.begin() + static_cast<ptrdiff_t>(first)))
                            return fail(Code::kCorrupt, "the weights in GPU memory are not what was loaded");

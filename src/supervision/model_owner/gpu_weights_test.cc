@@ -42,8 +42,12 @@ class GpuWeightsTest : public testing::Test {
   }
   // Where a runtime of this process would see them: another mapping of the same memory.
   DevicePtr attach() {
-    mapping_ = DeviceMemory::attach(driver_, weights_->handle(), weights_->bytes()).value();
+    mapping_ = DeviceMemory::attach(driver_, weights_->handle(), lent_bytes()).value();
     return mapping_.at();
+  }
+  // Whole blocks of the driver's.
+  uint64_t lent_bytes() const {
+    return (weights_->bytes() + kFingerprintPartBytes - 1) / kFingerprintPartBytes * kFingerprintPartBytes;
   }
   // As a runtime can through its mapping.
   void write(uint64_t offset, uint8_t byte) {
@@ -103,16 +107,20 @@ TEST_F(GpuWeightsTest, AreLentToOneAtATime) {
   EXPECT_TRUE(weights_->borrow());
 }
 
-// One bit: in the first and the last byte, at the edges of leaves and parts, anywhere.
+// One bit: in the first and the last byte, at the edges of leaves and parts, anywhere, and behind the weights, where
+// one runtime could leave something for the next.
 TEST_F(GpuWeightsTest, WhatOneRuntimeHasChangedIsNotLentAgain) {
   ASSERT_GT(weights_->bytes(), kFingerprintPartBytes);
   ASSERT_NE(weights_->bytes() % kFingerprintLeafBytes, 0u);
+  ASSERT_LT(weights_->bytes(), lent_bytes());
   std::vector<uint64_t> offsets{0,
                                 kFingerprintLeafBytes - 1,
                                 kFingerprintLeafBytes,
                                 kFingerprintPartBytes - 1,
                                 kFingerprintPartBytes,
-                                weights_->bytes() - 1};
+                                weights_->bytes() - 1,
+                                weights_->bytes(),
+                                lent_bytes() - 1};
   std::mt19937_64 random(20261130);
   for (int i = 0; i < 10; ++i) offsets.push_back(random() % weights_->bytes());
   for (uint64_t offset : offsets) {
