@@ -79,13 +79,15 @@ TEST_F(GpuWeightsTest, TheFirstLoanNeedsNoLookAndLaterOnesLookAtAll) {
 
 // Neither loading nor a look reads the weights back: the GPU's hash of them is what the CPU looks at.
 TEST_F(GpuWeightsTest, NothingIsCopiedBack) {
+  const uint64_t copied_out = counters().copied_out_bytes;  // by other tests
+  weights_ = load().value();
   for (int i = 0; i < 2; ++i) {
     std::shared_ptr<GpuLoan> loan;
     const uint64_t launches = counters().launches;
     ASSERT_TRUE(borrow_and_wait(loan).value());
     EXPECT_EQ(counters().launches - launches, static_cast<uint64_t>(i)) << "the second loan follows another";
   }
-  EXPECT_EQ(counters().copied_out_bytes, 0u);
+  EXPECT_EQ(counters().copied_out_bytes, copied_out);
 }
 
 // A kernel that does not run, and memory that did not take what was written, are seen before anybody gets a loan.
