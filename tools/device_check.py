@@ -55,7 +55,7 @@ class Program:
         with selectors.DefaultSelector() as waits:
             waits.register(self.process.stdout, selectors.EVENT_READ)
             until = time.monotonic() + limit_of_line()
-            while waits.select(max(until - time.monotonic(), 0)):
+            while (left := until - time.monotonic()) > 0 and waits.select(left):
                 more = os.read(self.process.stdout.fileno(), 1 << 16)
                 if not more:
                     return

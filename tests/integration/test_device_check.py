@@ -79,6 +79,21 @@ def test_what_faults_or_hangs_takes_nothing_else_with_it(tmp_path):
     assert set(cases) == {"faults", "answers", "hangs", "last"}
 
 
+# Never a whole line, and more of it than is read: there is always something to read.
+FLOOD = """#!/bin/sh
+exec tr '\\0' x < /dev/zero
+"""
+
+
+def test_a_flood_of_output_is_cut_off(tmp_path):
+    program = tmp_path / "flood"
+    program.write_text(FLOOD)
+    program.chmod(0o755)
+    begin = f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); import device_check; status, out, err, _ = device_check.run([{str(program)!r}], 2); print(status, err)"
+    done = subprocess.run([sys.executable, "-c", begin], capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("None cut off"), done.stdout + done.stderr
+
+
 def test_a_missing_program_is_told(tmp_path):
     done = run("--out", tmp_path, "--only", "units", "--program", tmp_path / "nothing")
     assert done.returncode == 1 and found_in(tmp_path)["units"]["error"]
