@@ -137,6 +137,16 @@ def test_a_version_that_waits_is_shown_once_it_is_served(make):
     assert left == ["app-assets", "assets", "release", "weights"], "nothing of it stays in memory"
 
 
+def test_a_pipe_in_the_place_of_what_the_owner_says_is_not_waited_for(make):
+    """The folder is the owner's, the script root's, and every runtime that starts waits for it."""
+    staging = make()
+    a_second_version_that_is_half_refused(staging)
+    (staging.run / "weights/a/served").unlink()
+    os.mkfifo(staging.run / "weights/a/served")
+    assert staging.apply()
+    staging.check("v2", "v1")
+
+
 def test_showing_it_may_be_killed_at_any_step(make):
     for staging in at_each_step(make, a_second_version_that_is_half_refused, Staging.apply):
         assert staging.apply()

@@ -2,6 +2,7 @@
 #include "supervision/launcher/stage.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -128,6 +129,18 @@ TEST_F(AppAssets, WhatTheOwnerSaysIsReadOrIgnoredWhole) {
     write("weights/m/served", text);
     EXPECT_FALSE(owner::read_served(at_ + "/weights", "m")) << text;
   }
+}
+
+// Its reader here is the launcher, which the node waits for, and which sees files that the owner does not.
+TEST_F(AppAssets, WhatTheOwnerPutsThereInsteadOfAFileIsNotFollowedNorWaitedFor) {
+  serve("tokens", "template");
+  const std::string served = at_ + "/weights/m/served";
+  fs::rename(served, at_ + "/elsewhere");
+  fs::create_symlink(at_ + "/elsewhere", served);
+  ASSERT_FALSE(owner::read_served(at_ + "/weights", "m"));
+  fs::remove(served);
+  ASSERT_EQ(::mkfifo(served.c_str(), 0600), 0);
+  EXPECT_FALSE(owner::read_served(at_ + "/weights", "m"));
 }
 
 }  // namespace

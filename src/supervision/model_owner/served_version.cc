@@ -1,8 +1,10 @@
 #include "supervision/model_owner/served_version.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 
 #include "os/fd.h"
@@ -22,11 +24,17 @@ std::string text_of(const ServedVersion& version) {
          to_hex(version.chat_template) + "\n";
 }
 
+// The owner may put anything there, and whoever reads it may do more than the owner: no link is followed, no pipe
+// waited for.
 std::optional<ServedVersion> read_version(const std::string& path) {
-  auto text = os::read_file(path, kMaxBytes);
-  if (!text) return std::nullopt;
+  os::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat st{};
+  if (!file || ::fstat(file.get(), &st) != 0 || !S_ISREG(st.st_mode)) return std::nullopt;
+  std::array<char, kMaxBytes + 1> text;
+  const ssize_t size = ::read(file.get(), text.data(), text.size());
+  if (size < 0 || static_cast<size_t>(size) > kMaxBytes) return std::nullopt;
   ServedVersion out;
-  std::string_view rest = as_text(*text);
+  std::string_view rest(text.data(), static_cast<size_t>(size));
   for (auto [name, digest] : {std::pair{"model_id ", &out.model_id},
                               {"tokenizer.img ", &out.tokenizer},
                               {"template.jinja ", &out.chat_template}}) {
