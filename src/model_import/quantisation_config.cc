@@ -31,8 +31,16 @@ Result<void> read_block(const Fields& f, const char* key, QuantScheme& out) {
   return {};
 }
 
+// How many bits a code has follows from shapes; others than these do not lie in words as those do.
+Result<void> check_bits(const Fields& f, const char* key, const char* method, bool eight) {
+  TIE_TRY(const uint32_t bits, f.whole_or(key, 4));
+  if (bits == 4 || (bits == 8 && eight)) return {};
+  return unsupported(method, std::to_string(bits));
+}
+
 Result<void> read_gptq(const Fields& f, QuantScheme& out) {
   out.method = Method::kGptq;
+  TIE_CHECK_OK(check_bits(f, "bits", "gptq with bits", true));
   TIE_TRY(const std::string format, f.text_or("checkpoint_format", "gptq"));
   if (format != "gptq" && format != "gptq_v2") return unsupported("gptq with checkpoint_format", format);
   out.zeros_less_one = format == "gptq";
@@ -41,6 +49,7 @@ Result<void> read_gptq(const Fields& f, QuantScheme& out) {
 
 Result<void> read_awq(const Fields& f, QuantScheme& out) {
   out.method = Method::kAwq;
+  TIE_CHECK_OK(check_bits(f, "bits", "awq with bits", false));
   TIE_TRY(std::string version, f.text_or("version", "gemm"));
   std::transform(version.begin(), version.end(), version.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; });
@@ -72,7 +81,10 @@ Result<void> read_compressed(const Fields& f, QuantScheme& out) {
   for (const auto& [name, group] : groups->items()) {
     const auto weights = group.find("weights");
     if (!group.is_object() || weights == group.end() || !weights->is_object()) continue;
-    TIE_CHECK_OK(read_block(Fields(*weights, "config.json: weights of config_groups"), "block_structure", out));
+    const Fields of_weights(*weights, "config.json: weights of config_groups");
+    TIE_CHECK_OK(read_block(of_weights, "block_structure", out));
+    if (format == "pack-quantized")
+      TIE_CHECK_OK(check_bits(of_weights, "num_bits", "compressed-tensors with num_bits", true));
   }
   return {};
 }

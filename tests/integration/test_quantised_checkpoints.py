@@ -101,6 +101,7 @@ def changed_scheme(**fields):
 
 @pytest.mark.parametrize("kind, fields, names", [
     ("gptq-4", {"quant_method": "bitsandbytes"}, "bitsandbytes"), ("gptq-4", {"checkpoint_format": "marlin"}, "marlin"), ("awq-4", {"version": "gemv"}, "gemv"),
+    ("gptq-4", {"bits": 3}, 'bits "3"'), ("awq-4", {"bits": 8}, 'bits "8"'), ("packed-4", {"config_groups": {"group_0": {"weights": {"num_bits": 2}}}}, 'num_bits "2"'),
     ("packed-4", {"format": "nvfp4-pack-quantized"}, "nvfp4"), ("packed-4", {"transform_config": {"config_groups": {"u": {}}}}, "transform_config"),
     ("packed-4", {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config"), ("fp8-block", {"weight_block_size": [128, 128]}, "shape")])
 def test_what_is_not_understood_is_refused_by_name(tmp_path, kind, fields, names):
