@@ -19,7 +19,7 @@ def made_at_boot():
 
 
 def made_by(unit):
-    return set(re.findall(r"^ExecStart=\S*install -d .* (/run/tie\S+)$", unit, re.M))
+    return set(re.findall(r"^ExecStart=.*install -d .* (/run/tie\S+)$", unit, re.M))
 
 
 def test_what_a_unit_binds_is_made_before_it_starts():
@@ -34,3 +34,13 @@ def test_what_a_unit_binds_is_made_before_it_starts():
         assert bound(unit) <= there, f"{name} binds {bound(unit) - there}"
         checked += len(bound(unit))
     assert checked > 20
+
+
+def test_root_makes_nothing_where_a_daemon_could_put_a_link():
+    owners, checked = dict(re.findall(r"^d (\S+) \d+ (\S+)", (DEPLOY / "tmpfiles.d" / "tie.conf").read_text(), re.M)), 0
+    for name, unit in units().items():
+        for words, path in re.findall(r"^ExecStart=(.*install -d .*) (/run/tie\S+)$", unit, re.M):
+            owner = owners[str(pathlib.Path(path).parent)]
+            assert owner == "root" or f"setpriv --reuid={owner} " in words, f"{name} makes {path} as root"
+            checked += 1
+    assert checked >= 4
