@@ -254,13 +254,18 @@ INSTANTIATE_TEST_SUITE_P(All, Batches,
                                             ::testing::Values(KvType::kF16, KvType::kQ8)));
 
 TEST(Model, LogitsDoNotDependOnTheNumberOfThreads) {
-  TinyModelOptions o;
   std::mt19937 random(3);
-  const auto tokens = random_tokens(random, 200);
-  for (KvType kv : {KvType::kF16, KvType::kQ8}) {
-    Rig one(o, {}, 1, 64, kv), three(o, {}, 3, 64, kv);
-    EXPECT_EQ(alone(one, tokens), alone(three, tokens));
-    EXPECT_EQ(alone(one, tokens, 1), alone(three, tokens, 7));  // long decode spreads its key blocks over threads
+  const auto tokens = random_tokens(random, 300);
+  for (uint32_t window : {0u, 24u, 150u}) {  // 24: shorter than a block of keys
+    TinyModelOptions o;
+    if (window != 0) o.architecture = "gemma3", o.sliding_window = window;
+    for (KvType kv : {KvType::kF16, KvType::kQ8}) {
+      Rig one(o, {}, 1, 64, kv), three(o, {}, 3, 64, kv), nine(o, {}, 9, 64, kv);
+      EXPECT_EQ(alone(one, tokens), alone(three, tokens));
+      const Rows each = alone(one, tokens, 1);  // long decode spreads its key blocks over threads
+      EXPECT_EQ(each, alone(three, tokens, 7)) << window;
+      EXPECT_EQ(each, alone(nine, tokens, 2)) << window;  // threads without any
+    }
   }
 }
 
