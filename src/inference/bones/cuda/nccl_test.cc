@@ -69,7 +69,7 @@ struct Stream {
   void* at = nullptr;
 };
 
-TEST(NcclRanks, AddDivideAndGatherAlikeOnEveryRank) {
+TEST(NcclRanks, AddUpAlikeOnEveryRank) {
   for (uint32_t ranks : {2u, 4u}) {
     const auto codes = in_processes(ranks, [&](uint32_t rank, const Join& join) {
       auto comm = join();
