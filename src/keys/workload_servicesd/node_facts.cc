@@ -28,28 +28,37 @@ void make_set(std::vector<crypto::Digest>& digests) {
   digests.erase(std::unique(digests.begin(), digests.end()), digests.end());
 }
 
-// Facts for display only; a file that does not parse states none.
-void read_model_toml(const std::string& path, Model& model) {
+// Facts for display only; a file that does not parse states none. Returns the id of the model that it is made for.
+std::string read_model_toml(const std::string& path, Model& model) {
   auto text = os::read_file(path, 64 << 10);
-  if (!text) return;
+  if (!text) return {};
   try {
     const toml::table table = toml::parse(as_text(*text));
     model.context_tokens = table["context_tokens"].value_or(uint32_t{0});
     model.architecture = table["architecture"].value_or(std::string());
+    return table["model_id"].value_or(std::string());
   } catch (const toml::parse_error&) {
+    return {};
   }
 }
 
-// What the folder holds, or what the owner hands out instead; then the record beside the files is not the model's.
+// What the folder holds, or what the owner hands out instead; then the record beside the files is not the model's. The
+// weights are read only where owner and record do not say: the owner says it at each start, of one model after another.
 Result<void> identify(const std::string& folder, const std::string& served, Model& model) {
   const auto version = served.empty() ? std::nullopt : owner::read_published(served, model.name);
-  auto on_disk = owner::model_id_of_folder(folder);
-  if (version && (!on_disk || *on_disk != version->model_id)) {
-    model.model_id = version->model_id;
-    return {};
+  Model on_disk = model;
+  const std::string made_for = read_model_toml(folder + "/model.toml", on_disk);
+  if (version && made_for == to_hex(version->model_id)) {
+    on_disk.model_id = version->model_id;
+  } else if (!version || made_for.empty()) {
+    auto id = owner::model_id_of_folder(folder);
+    if (!id && !version) return std::unexpected(std::move(id.error()));
+    if (id) on_disk.model_id = *id;
   }
-  TIE_TRY(model.model_id, std::move(on_disk));
-  read_model_toml(folder + "/model.toml", model);
+  if (!version || on_disk.model_id == version->model_id)
+    model = std::move(on_disk);
+  else
+    model.model_id = version->model_id;
   return {};
 }
 

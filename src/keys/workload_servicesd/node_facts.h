@@ -1,7 +1,8 @@
 // What runs on this node, as the claims will state it: the release that the launcher measured, the models and the
 // system prompts. Of a model whose files on disk the owner has not taken (a refused version; one that it still loads)
 // the version that it hands out is stated, as the owner says it (model_owner/served_version.h). Called at start and
-// when assets change. Cost: one pass over the weights (about 0.6 ms a MB). Source: docs/wire-format.md, "Identities".
+// when assets change. Cost: one pass over the weights (about 0.6 ms a MB) of each model of which owner and record do
+// not say the id. Source: docs/wire-format.md, "Identities".
 #pragma once
 #include <string>
 #include <vector>

@@ -390,6 +390,32 @@ TEST(NodeFacts, NameTheModelThatIsServed) {
   fs::remove_all(root);
 }
 
+// All weights at each start of the owner, and once more for each of its models, would be minutes.
+TEST(NodeFacts, AreNotReadOffTheWeightsWhereOwnerAndRecordSayWhichModelItIs) {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::path(testing::TempDir()) / ("tie_told_" + random_hex(6));
+  fs::create_directories(root / "assets/models/one");
+  fs::create_directories(root / "served");
+  const crypto::Digest id = crypto::sha256(as_bytes("one"));
+  std::ofstream(root / "manifest") << std::string(64, 'a') + "  libexec/tie/cloudboardd\n";
+  std::ofstream(root / "assets/models/one/weights.gguf") << "not those";
+  const auto facts = [&](const crypto::Digest& made_for) {
+    std::ofstream(root / "assets/models/one/model.toml")
+        << "context_tokens = 4096\nmodel_id = \"" + to_hex(made_for) + "\"\n";
+    return read_node_facts(root / "manifest", root / "assets", root / "served");
+  };
+  ASSERT_TRUE(owner::publish_served(root / "served", "one", {.model_id = id}));
+  auto told = facts(id);
+  ASSERT_TRUE(told) << told.error().message;
+  EXPECT_EQ(told->models.at(0).model_id, id);
+  EXPECT_EQ(told->models.at(0).context_tokens, 4096u);
+  told = facts(crypto::sha256(as_bytes("another")));
+  ASSERT_TRUE(told) << told.error().message;
+  EXPECT_EQ(told->models.at(0).model_id, id);
+  EXPECT_EQ(told->models.at(0).context_tokens, 0u) << "the record on disk is another model's";
+  fs::remove_all(root);
+}
+
 TEST(SecretMemory, HoldsAndMoves) {
   auto memory = SecretMemory::create(32);
   ASSERT_TRUE(memory);
