@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "request/cloud_app/request_check.h"
 #include "text/detokenizer.h"
 
 namespace tie::request::app {
@@ -111,12 +112,15 @@ Checked<PromptTokens> from_text(const v1::InferenceRequest& request, const Serve
   return PromptTokens{std::move(*ids), request.sampling().echo() ? request.raw_text() : std::string(), begins_added};
 }
 
-PromptTokens from_ids(const v1::InferenceRequest& request, const ServedModel& model) {
+Checked<PromptTokens> from_ids(const v1::InferenceRequest& request, const ServedModel& model) {
   PromptTokens out;
   out.ids.assign(request.token_ids().ids().begin(), request.token_ids().ids().end());
   if (!request.sampling().echo()) return out;
   text::Detokenizer detokenizer(*model.vocab, {.show_control = true, .at_start = true});
-  for (text::TokenId id : out.ids) out.echo += detokenizer.push(id);
+  for (text::TokenId id : out.ids) {
+    out.echo += detokenizer.push(id);
+    TIE_CHECK_OK(check_echoed_bytes(request.sampling(), out.echo.size()));
+  }
   out.echo += detokenizer.finish();
   return out;
 }
@@ -133,7 +137,7 @@ Checked<PromptTokens> prompt_tokens(const v1::InferenceRequest& request, const S
   if (request.has_conversation()) {
     TIE_TRY(out, from_conversation(request, model, system != nullptr));
   } else if (request.has_token_ids()) {
-    out = from_ids(request, model);
+    TIE_TRY(out, from_ids(request, model));
   } else {
     TIE_TRY(out, from_text(request, model));
   }

@@ -4,6 +4,7 @@
 
 #include <variant>
 
+#include "request/cloud_app/limits.h"
 #include "request/cloud_app/testing.h"
 
 namespace tie::request::app {
@@ -63,6 +64,24 @@ TEST_F(PromptInputTest, TokenIdsAreTakenAsTheyAreAndEchoedAsText) {
   auto prompt = prompt_tokens(request, *model);
   EXPECT_EQ(prompt->ids, (std::vector<int32_t>{104, 105, kEnd}));
   EXPECT_EQ(prompt->echo, "hi<|end|>");
+}
+
+// A token's text may be a hundred times as long as its id.
+TEST_F(PromptInputTest, TheTextOfTokenIdsIsBoundedInAllSamplesTogether) {
+  v1::InferenceRequest request;
+  const size_t end_bytes = std::string_view("<|end|>").size(), samples = 16;
+  for (size_t bytes = 0; bytes + end_bytes <= kMaxEchoedBytes / samples; bytes += end_bytes)
+    request.mutable_token_ids()->add_ids(kEnd);
+  request.mutable_sampling()->set_n(samples);
+  request.mutable_sampling()->set_echo(true);
+  EXPECT_TRUE(prompt_tokens(request, *model));
+  request.mutable_token_ids()->add_ids(kEnd);
+  auto refused = prompt_tokens(request, *model);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kBadRequest);
+  EXPECT_EQ(refused.error().param, "n");
+  request.mutable_sampling()->set_echo(false);
+  EXPECT_TRUE(prompt_tokens(request, *model));
 }
 
 TEST_F(PromptInputTest, AnEmptyTextStartsAsTheModelStartsOne) {

@@ -122,10 +122,7 @@ Checked<void> check_features(const v1::InferenceRequest& request) {
     return refuse(Code::kUnsupportedFeature,
                   "logprobs of the prompt (echo with logprobs) are not available together with a registered prompt.",
                   "echo");
-  if (request.sampling().echo() &&
-      request.raw_text().size() * static_cast<size_t>(std::max(request.sampling().n(), 1)) > kMaxEchoedBytes)
-    return refuse(Code::kBadRequest,
-                  fmt::format("echo for each of n samples would be more than {} bytes.", kMaxEchoedBytes), "n");
+  if (request.sampling().echo()) TIE_CHECK_OK(check_echoed_bytes(request.sampling(), request.raw_text().size()));
   for (const std::string* key : {&request.turn_key_read(), &request.turn_key_write()})
     if (!key->empty() && key->size() != 32) return refuse(Code::kBadRequest, "A turn key is 32 bytes.");
   if (request.template_kwargs_size() > kMaxTemplateVariables)
@@ -155,6 +152,12 @@ Checked<void> check_sampling(const v1::SamplingParams& s, uint32_t vocabulary, u
   if (s.top_logprobs() > 0 && !s.logprobs())
     return refuse(Code::kBadRequest, "top_logprobs needs logprobs.", "top_logprobs");
   return check_lists(s, vocabulary);
+}
+
+Checked<void> check_echoed_bytes(const v1::SamplingParams& s, size_t bytes) {
+  if (bytes * static_cast<size_t>(std::max(s.n(), 1)) <= kMaxEchoedBytes) return {};
+  return refuse(Code::kBadRequest,
+                fmt::format("echo for each of n samples would be more than {} bytes.", kMaxEchoedBytes), "n");
 }
 
 Checked<void> check_request(const v1::InferenceRequest& request, const ServedModel& model) {

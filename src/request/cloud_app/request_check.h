@@ -12,6 +12,9 @@ Checked<void> check_request(const v1::InferenceRequest& request, const ServedMod
 // `vocabulary`: ids that exist; `context_tokens`: of the model.
 Checked<void> check_sampling(const v1::SamplingParams& sampling, uint32_t vocabulary, uint32_t context_tokens);
 
+// The prompt's text, in all samples together. Of a prompt of token ids it is known only when they have become text.
+Checked<void> check_echoed_bytes(const v1::SamplingParams& sampling, size_t bytes);
+
 // The request's sampling over the model's defaults; max_tokens bounded by what the context leaves after the prompt.
 // kContextExceeded, naming both numbers, when the prompt leaves no room. `prompt_param`: "messages" or "prompt".
 Checked<v1::SamplingParams> settle_sampling(const v1::SamplingParams& asked, const ServedModel& model,
