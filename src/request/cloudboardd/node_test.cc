@@ -387,7 +387,7 @@ TEST_F(NodeTest, AClientThatTookNothingForAWhileGetsTheWholeAnswer) {
   chunk(call, "question", true);
   for (size_t taken = 1; taken <= kPieces; ++taken) {  // the acknowledgement of the setup comes before
     size_t got = 0;
-    for (Deadline deadline = Deadline::in_ms(5000); got < taken + 1 && !deadline.passed(); ::usleep(500))
+    for (Deadline deadline = Deadline::in_ms(30'000); got < taken + 1 && !deadline.passed(); ::usleep(500))
       on_loop([&] { got = call.client->got.size(); });
     ASSERT_EQ(got, taken + 1);
     on_loop([&] {
