@@ -81,7 +81,7 @@ TEST(Process, PidfdWaitsSignalsAndSeesTheExit) {
   ASSERT_TRUE(fd);
   EXPECT_FALSE(*pidfd_wait_exit(fd->get(), Deadline::in_ms(20)));
   ASSERT_TRUE(pidfd_signal(fd->get(), SIGKILL));
-  EXPECT_TRUE(*pidfd_wait_exit(fd->get(), Deadline::in_ms(2000)));
+  EXPECT_TRUE(*pidfd_wait_exit(fd->get(), Deadline::in_ms(30'000)));
   ::waitpid(pid, nullptr, 0);
 }
 
@@ -90,7 +90,7 @@ TEST(Process, TerminationArrivesOnTheDescriptor) {
               auto fd = termination_signal_fd();
               if (!fd) return 1;
               ::kill(::getpid(), SIGTERM);
-              return wait_readable(fd->get(), Deadline::in_ms(1000)) ? 0 : 2;
+              return wait_readable(fd->get(), Deadline::in_ms(30'000)) ? 0 : 2;
             }));
 }
 

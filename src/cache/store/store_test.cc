@@ -232,7 +232,7 @@ TEST_F(StoreServer, APeerThatStopsInMidMessageOrDoesNotReadDelaysNobody) {
   swap.mutable_swap()->set_entry_id(id(7).data(), 32);
   swap.mutable_swap()->set_value(std::string(kMaxManifestBytes, 'v'));
   ASSERT_FALSE(ask(deaf, swap).has_error());
-  for (int i = 0; i < 4; ++i) ASSERT_TRUE(os::send_message(deaf.get(), get_request(7), Deadline::in_ms(1000)));
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(os::send_message(deaf.get(), get_request(7), Deadline::in_ms(30'000)));
   uint8_t half[] = {0, 0};
   ASSERT_TRUE(os::write_all(stops.get(), half, Deadline::in_ms(100)));
   usleep(50'000);  // both are being waited for

@@ -37,7 +37,7 @@ struct PairPoolTest : ::testing::Test {
     return count;
   }
   bool becomes_warm(size_t count) {
-    for (Deadline deadline = Deadline::in_ms(3000); !deadline.passed(); ::usleep(2000))
+    for (Deadline deadline = Deadline::in_ms(30'000); !deadline.passed(); ::usleep(2000))
       if (warm() == count) return true;
     return false;
   }
@@ -121,7 +121,7 @@ TEST_F(PairPoolTest, AHelperThatDiesWaitingIsReplaced) {
   });
   run(1);
   ASSERT_TRUE(becomes_warm(1));
-  for (Deadline deadline = Deadline::in_ms(2000); daemon.connections() < 2 && !deadline.passed();) ::usleep(2000);
+  for (Deadline deadline = Deadline::in_ms(30'000); daemon.connections() < 2 && !deadline.passed();) ::usleep(2000);
   EXPECT_EQ(daemon.connections(), 2);
   ASSERT_TRUE(becomes_warm(1));
 }

@@ -48,7 +48,7 @@ class PollerTest : public testing::Test {
 };
 
 TEST_F(PollerTest, TheWorstDeviceIsTheVerdict) {
-  poller_.wait_first(Deadline::in_ms(2'000));
+  poller_.wait_first(Deadline::in_ms(30'000));
   EXPECT_EQ(poller_.verdict().health, Health::kHealthy);
   script_->health = Health::kDegraded;
   EXPECT_TRUE(becomes(Health::kDegraded));

@@ -203,13 +203,13 @@ TEST_F(KvxferTest, AnExportIsReadWhileItIsFilledAndZeroedAfterwards) {
   EXPECT_FALSE(service->wait_quiet(Deadline::in_ms(5)));
   std::vector<std::byte> block(4096, std::byte{7});
   ASSERT_TRUE(out->write(0, block));
-  EXPECT_TRUE(consumer.wait_block(0, Deadline::in_ms(1000), app.get()));
+  EXPECT_TRUE(consumer.wait_block(0, Deadline::in_ms(30'000), app.get()));
   out->finish(1);
   out.reset();
-  EXPECT_EQ(*consumer.wait_finished(Deadline::in_ms(1000)), 16u);
+  EXPECT_EQ(*consumer.wait_finished(Deadline::in_ms(30'000)), 16u);
   EXPECT_EQ((*consumer.committed_block(0))[100], std::byte{7});
   app.close();
-  EXPECT_TRUE(service->wait_quiet(Deadline::in_ms(2000)));
+  EXPECT_TRUE(service->wait_quiet(Deadline::in_ms(30'000)));
   EXPECT_TRUE(soon([&] { return (*consumer.committed_block(0))[100] == std::byte{0}; }));
 }
 
