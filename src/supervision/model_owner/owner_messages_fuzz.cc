@@ -47,7 +47,7 @@ struct Server {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static Server& server = *new Server;
   const bool as_operator = size > 0 && data[size - 1] % 4 == 0;
-  auto socket = os::connect_unix(as_operator ? server.path : server.model_path, Deadline::in_ms(1000));
+  auto socket = os::connect_unix(as_operator ? server.path : server.model_path, Deadline::in_ms(30'000));
   if (!socket) std::abort();
   (void)os::write_all(socket->get(), {data, size}, Deadline::in_ms(1000));
   ::shutdown(socket->get(), SHUT_WR);
