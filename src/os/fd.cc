@@ -91,12 +91,15 @@ Result<void> write_all(int fd, ByteView bytes, Deadline deadline) {
   return {};
 }
 
+std::unexpected<Error> fail_path(const std::string& path, int errno_value) {
+  auto failed = fail_errno(path, errno_value);
+  if (errno_value == ENOENT) failed.error().code = Code::kNotFound;
+  return failed;
+}
+
 Result<Bytes> read_file(const std::string& path, size_t max_bytes) {
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) {
-    const int error = errno;
-    return fail(error == ENOENT ? Code::kNotFound : Code::kIo, fail_errno(path, error).error().message);
-  }
+  if (!fd) return fail_path(path, errno);
   Bytes out;
   // Size is only a hint: files of /proc say 0 and others may grow while they are read.
   struct stat st{};

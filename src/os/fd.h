@@ -43,6 +43,9 @@ class Fd {
 // kDeadline when late.
 Result<void> read_exact(int fd, std::span<uint8_t> out, Deadline deadline);
 Result<void> write_all(int fd, ByteView bytes, Deadline deadline);
+// Why a path could not be opened or looked at: kNotFound where there is none, else kIo, with the path and errno's
+// words.
+[[nodiscard]] std::unexpected<Error> fail_path(const std::string& path, int errno_value);
 // A whole file, at most max_bytes (else kTooLarge).
 Result<Bytes> read_file(const std::string& path, size_t max_bytes);
 // Writes beside the target and renames, so that a reader sees the old or the new file, never half of one.

@@ -139,7 +139,7 @@ bool Mapping::use_huge_pages() {
 
 Result<Mapping> Mapping::file_read_only(const std::string& path) {
   Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return fail(errno == ENOENT ? Code::kNotFound : Code::kIo, fail_errno(path, errno).error().message);
+  if (!fd) return fail_path(path, errno);
   return read_only(fd.get(), 0);
 }
 

@@ -39,10 +39,7 @@ bool try_lock(int fd) {
 
 Result<void> check_ours(const std::string& path) {
   struct stat st{};
-  if (::lstat(path.c_str(), &st) != 0) {
-    if (errno == ENOENT) return fail(Code::kNotFound, path + " is gone");
-    return fail_errno(path, errno);
-  }
+  if (::lstat(path.c_str(), &st) != 0) return os::fail_path(path, errno);
   if (!S_ISDIR(st.st_mode)) return fail(Code::kPermissionDenied, path + " is not a folder");
   if (st.st_uid != ::geteuid()) return fail(Code::kPermissionDenied, path + " belongs to another user");
   if ((st.st_mode & 0022) != 0) return fail(Code::kPermissionDenied, path + " can be written by others");

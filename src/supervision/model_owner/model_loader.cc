@@ -32,7 +32,7 @@ class PrivateCopy {
 
   static Result<PrivateCopy> of(const std::string& path) {
     os::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!fd) return fail(errno == ENOENT ? Code::kNotFound : Code::kIo, path + ": " + std::strerror(errno));
+    if (!fd) return os::fail_path(path, errno);
     TIE_TRY(size_t size, os::file_size(fd.get()));
     if (size == 0) return fail(Code::kCorrupt, path + " is empty");
     void* at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
