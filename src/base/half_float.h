@@ -1,6 +1,6 @@
-// Conversions between float32 and the two 16-bit formats of model files (IEEE half, bfloat16), as raw bits. Round to
-// nearest even. These functions have internal linkage on purpose: files compiled for one instruction set include this
-// and must not lend their code to others. Pure.
+// Conversions between float32 and the small formats of model files (IEEE half, bfloat16; from e4m3), as raw bits. Round
+// to nearest even. These functions have internal linkage on purpose: files compiled for one instruction set include
+// this and must not lend their code to others. Pure.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -47,6 +47,15 @@ static inline uint32_t float_to_bf16(float f) {
   const uint32_t bits = float_to_bits(f);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return (bits >> 16) | 0x40u;
   return (bits + 0x7fffu + ((bits >> 16) & 1)) >> 16;
+}
+
+// e4m3: a sign, four bits of exponent, three of fraction; up to 448, no infinity, all ones NaN.
+static inline float e4m3_to_float(uint8_t bits) {
+  const uint32_t exponent = bits >> 3 & 15u, fraction = bits & 7u;
+  if (exponent == 15 && fraction == 7) return bits_to_float(0x7fc00000u);
+  const float size = exponent == 0 ? static_cast<float>(fraction) * 0.001953125f  // subnormal: fraction * 2^-9
+                                   : bits_to_float((exponent + 120) << 23 | fraction << 20);
+  return bits & 0x80u ? -size : size;
 }
 
 }  // namespace tie

@@ -25,14 +25,6 @@ uint32_t word_at(const SafetensorsTensor& tensor, uint64_t i) {
   return word;
 }
 
-float e4m3(uint8_t bits) {
-  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
-  if (exponent == 15 && mantissa == 7) return NAN;
-  const float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                                    : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  return bits & 0x80 ? -value : value;
-}
-
 bool holds_numbers(const SafetensorsTensor& tensor) {
   return tensor.type == SafetensorsType::kF32 || tensor.type == SafetensorsType::kF16 ||
          tensor.type == SafetensorsType::kBF16;
@@ -236,7 +228,8 @@ void QuantisedMatrix::read_row(uint64_t row, std::span<float> out) const {
   }
   for (uint64_t i = 0; i < k_; ++i) {
     const uint32_t g = group_of(i);
-    const float code = codes_kind_ == Codes::kFloat8 ? e4m3(codes[i]) : static_cast<float>(codes[i] - zeros[g]);
+    const float code =
+        codes_kind_ == Codes::kFloat8 ? e4m3_to_float(codes[i]) : static_cast<float>(codes[i] - zeros[g]);
     out[i] = scales[g] * code;
   }
 }

@@ -79,10 +79,7 @@ TIE_DEVICE float byte_number(uint32_t word, uint32_t i) {
   return static_cast<float>((word >> (8 * i)) & 0xffu);
 }
 TIE_DEVICE float e4m3_value(uint8_t bits) {
-  const int exponent = bits >> 3 & 15, fraction = bits & 7;
-  const float size = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
-                                   : std::ldexp(static_cast<float>(8 + fraction), exponent - 10);
-  return bits & 0x80 ? -size : size;
+  return e4m3_to_float(bits);
 }
 TIE_DEVICE uint8_t e4m3_bits(float f) {
   constexpr float kMost = 448.0f;
