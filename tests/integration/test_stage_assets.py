@@ -71,9 +71,9 @@ class Staging:
 
     def serves(self, model, version):
         """What the owner writes when it hands out that version."""
-        (self.run / "weights" / model).mkdir(parents=True, exist_ok=True)
+        (self.run / "served").mkdir(exist_ok=True)
         lines = [f"{name} {hashlib.sha256(f'{model} {name} {version}'.encode()).hexdigest()}\n" for name in FILES[:2]]
-        (self.run / "weights" / model / "served").write_text("".join(lines))
+        (self.run / "served" / model).write_text("".join(lines))
 
     def check(self, a, b):
         assert {name: self.version("a", name=name) for name in FILES[:2]} == dict.fromkeys(FILES[:2], a)
@@ -134,15 +134,15 @@ def test_a_version_that_waits_is_shown_once_it_is_served(make):
     staging.check("v2", "v2")
     assert (staging.run / "app-assets/prompts/p.json").read_text() == "v2"
     left = sorted(p.name for p in staging.run.iterdir() if p.is_dir())
-    assert left == ["app-assets", "assets", "release", "weights"], "nothing of it stays in memory"
+    assert left == ["app-assets", "assets", "release", "served"], "nothing of it stays in memory"
 
 
 def test_a_pipe_in_the_place_of_what_the_owner_says_is_not_waited_for(make):
     """The folder is the owner's, the script root's, and every runtime that starts waits for it."""
     staging = make()
     a_second_version_that_is_half_refused(staging)
-    (staging.run / "weights/a/served").unlink()
-    os.mkfifo(staging.run / "weights/a/served")
+    (staging.run / "served/a").unlink()
+    os.mkfifo(staging.run / "served/a")
     assert staging.apply()
     staging.check("v2", "v1")
 

@@ -45,7 +45,7 @@ std::string read_model_toml(const std::string& path, Model& model) {
 // What the folder holds, or what the owner hands out instead; then the record beside the files is not the model's. The
 // weights are read only where owner and record do not say: the owner says it at each start, of one model after another.
 Result<void> identify(const std::string& folder, const std::string& served, Model& model) {
-  const auto version = served.empty() ? std::nullopt : owner::read_published(served, model.name);
+  const auto version = served.empty() ? std::nullopt : owner::read_served(served, model.name);
   Model on_disk = model;
   const std::string made_for = read_model_toml(folder + "/model.toml", on_disk);
   if (version && made_for == to_hex(version->model_id)) {

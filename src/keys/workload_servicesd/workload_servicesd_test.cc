@@ -18,6 +18,8 @@
 namespace tie::wsd {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr int64_t kDay = 24ll * 3600 * 1000;
 
 TEST(TicketBook, ATicketOpensOnceAndOnlyInTime) {
@@ -312,24 +314,37 @@ TEST_F(Desk, AnswersAChallengeWithFreshEvidenceOverTheSameKey) {
   EXPECT_EQ(desk().claims(request).error().code(), v1::KEY_UNKNOWN_OR_EXPIRED);
 }
 
-TEST(NodeFacts, ComeFromTheManifestAndTheAssets) {
-  namespace fs = std::filesystem;
+// A node's files with one model.
+class NodeFactsTest : public ::testing::Test {
+ protected:
+  NodeFactsTest() {
+    for (const char* folder : {"assets/models/one", "assets/prompts", "served"}) fs::create_directories(root / folder);
+    put("manifest", std::string(64, 'a') + "  libexec/tie/cloudboardd\n");
+    put("assets/models/one/weights.gguf", "w");
+    put("assets/models/one/tokenizer.img", "t");
+    put("assets/models/one/model.toml", "context_tokens = 4096\n");
+  }
+  ~NodeFactsTest() override { fs::remove_all(root); }
+  void put(const char* path, const std::string& text) {
+    std::ofstream(root / "new") << text;
+    fs::rename(root / "new", root / path);
+  }
+  Result<NodeFacts> facts() { return read_node_facts(root / "manifest", root / "assets", root / "served"); }
+  Result<void> serve(const crypto::Digest& id) { return owner::write_served(root / "served", "one", {.model_id = id}); }
+
   const fs::path root = fs::path(testing::TempDir()) / ("tie_facts_" + random_hex(6));
-  fs::create_directories(root / "assets/models/one");
-  fs::create_directories(root / "assets/prompts");
-  const auto put = [&](const char* path, const std::string& text) { std::ofstream(root / path) << text; };
-  put("assets/models/one/weights.gguf", "w");
-  put("assets/models/one/tokenizer.img", "t");
+};
+
+TEST_F(NodeFactsTest, ComeFromTheManifestAndTheAssets) {
   put("assets/models/one/model.toml", "context_tokens = 4096\narchitecture = \"llama\"\nother = 1\n");
   put("assets/prompts/p.json", "{}");
-  put("manifest", std::string(64, 'a') + "  libexec/tie/cloudboardd\n");
-  auto facts = read_node_facts(root / "manifest", root / "assets");
-  ASSERT_TRUE(facts) << facts.error().message;
-  EXPECT_EQ(facts->release_id, crypto::sha256(as_bytes(std::string(64, 'a') + "  libexec/tie/cloudboardd\n")));
-  ASSERT_EQ(facts->models.size(), 1u);
-  EXPECT_EQ(facts->models[0].context_tokens, 4096u);
-  EXPECT_EQ(facts->prompt_digests, std::vector<crypto::Digest>{crypto::sha256(as_bytes("{}"))});
-  const auto before = facts->models[0].model_id;
+  auto found = read_node_facts(root / "manifest", root / "assets");
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ(found->release_id, crypto::sha256(as_bytes(std::string(64, 'a') + "  libexec/tie/cloudboardd\n")));
+  ASSERT_EQ(found->models.size(), 1u);
+  EXPECT_EQ(found->models[0].context_tokens, 4096u);
+  EXPECT_EQ(found->prompt_digests, std::vector<crypto::Digest>{crypto::sha256(as_bytes("{}"))});
+  const auto before = found->models[0].model_id;
   put("assets/models/one/weights.gguf", "W");
   EXPECT_NE(read_node_facts(root / "manifest", root / "assets")->models[0].model_id, before)
       << "one byte of the weights is another model";
@@ -339,28 +354,14 @@ TEST(NodeFacts, ComeFromTheManifestAndTheAssets) {
   EXPECT_EQ(release_id_of(root / "manifest").error().code, Code::kCorrupt);
   put("manifest", std::string(64, 'a') + "  libexec");
   EXPECT_EQ(release_id_of(root / "manifest").error().code, Code::kCorrupt) << "cut";
-  fs::remove_all(root);
 }
 
 // An upgrade that the owner has refused lies on disk; what answers is the version before.
-TEST(NodeFacts, NameTheModelThatIsServed) {
-  namespace fs = std::filesystem;
-  const fs::path root = fs::path(testing::TempDir()) / ("tie_served_" + random_hex(6));
-  fs::create_directories(root / "assets/models/one");
-  fs::create_directories(root / "served");
-  const auto put = [&](const char* path, const std::string& text) {
-    std::ofstream(root / "new") << text;
-    fs::rename(root / "new", root / path);
-  };
-  const auto facts = [&] { return read_node_facts(root / "manifest", root / "assets", root / "served"); };
-  put("manifest", std::string(64, 'a') + "  libexec/tie/cloudboardd\n");
-  put("assets/models/one/weights.gguf", "first");
-  put("assets/models/one/tokenizer.img", "t");
-  put("assets/models/one/model.toml", "context_tokens = 4096\n");
+TEST_F(NodeFactsTest, NameTheModelThatIsServed) {
   auto first = facts();
   ASSERT_TRUE(first) << first.error().message;
   EXPECT_EQ(first->models[0].context_tokens, 4096u) << "before the owner says anything the files are stated";
-  ASSERT_TRUE(owner::publish_served(root / "served", "one", {.model_id = first->models[0].model_id}));
+  ASSERT_TRUE(serve(first->models[0].model_id));
   EXPECT_EQ(*facts(), *first);
 
   AssetWatch watch(root / "manifest", root / "assets", root / "served");
@@ -383,37 +384,29 @@ TEST(NodeFacts, NameTheModelThatIsServed) {
   put("assets/models/one/tokenizer.img", "t");
   const auto second = read_node_facts(root / "manifest", root / "assets")->models[0];
   ASSERT_NE(second.model_id, first->models[0].model_id);
-  ASSERT_TRUE(owner::publish_served(root / "served", "one", {.model_id = second.model_id}));
+  ASSERT_TRUE(serve(second.model_id));
   auto taken = seen();
   ASSERT_TRUE(taken) << "what the owner says is a change as well";
   EXPECT_EQ(taken->models[0], second);
-  fs::remove_all(root);
 }
 
 // All weights at each start of the owner, and once more for each of its models, would be minutes.
-TEST(NodeFacts, AreNotReadOffTheWeightsWhereOwnerAndRecordSayWhichModelItIs) {
-  namespace fs = std::filesystem;
-  const fs::path root = fs::path(testing::TempDir()) / ("tie_told_" + random_hex(6));
-  fs::create_directories(root / "assets/models/one");
-  fs::create_directories(root / "served");
+TEST_F(NodeFactsTest, AreNotReadOffTheWeightsWhereOwnerAndRecordSayWhichModelItIs) {
   const crypto::Digest id = crypto::sha256(as_bytes("one"));
-  std::ofstream(root / "manifest") << std::string(64, 'a') + "  libexec/tie/cloudboardd\n";
-  std::ofstream(root / "assets/models/one/weights.gguf") << "not those";
-  const auto facts = [&](const crypto::Digest& made_for) {
-    std::ofstream(root / "assets/models/one/model.toml")
-        << "context_tokens = 4096\nmodel_id = \"" + to_hex(made_for) + "\"\n";
-    return read_node_facts(root / "manifest", root / "assets", root / "served");
+  const auto made_for = [&](const crypto::Digest& model) {
+    put("assets/models/one/model.toml", "context_tokens = 4096\nmodel_id = \"" + to_hex(model) + "\"\n");
+    return facts();
   };
-  ASSERT_TRUE(owner::publish_served(root / "served", "one", {.model_id = id}));
-  auto told = facts(id);
+  fs::remove(root / "assets/models/one/tokenizer.img");  // nobody could tell the id from these files
+  ASSERT_TRUE(serve(id));
+  auto told = made_for(id);
   ASSERT_TRUE(told) << told.error().message;
   EXPECT_EQ(told->models.at(0).model_id, id);
   EXPECT_EQ(told->models.at(0).context_tokens, 4096u);
-  told = facts(crypto::sha256(as_bytes("another")));
+  told = made_for(crypto::sha256(as_bytes("another")));
   ASSERT_TRUE(told) << told.error().message;
   EXPECT_EQ(told->models.at(0).model_id, id);
   EXPECT_EQ(told->models.at(0).context_tokens, 0u) << "the record on disk is another model's";
-  fs::remove_all(root);
 }
 
 TEST(SecretMemory, HoldsAndMoves) {

@@ -26,7 +26,7 @@ class Planner {
       : config_(config), place_(place), stage_(stage) {}
 
   Result<NodePlan> plan() {
-    TIE_TRY(app_assets_, stage_.app_assets(place_.assets, place_.run + "/weights", place_.models));
+    TIE_TRY(app_assets_, stage_.app_assets(place_.assets, place_.run + "/served", place_.models));
     TIE_TRY(gpu_, find_gpu_driver(config_.gpu_driver_root));
     for (const ProcessRow& row : process_table()) {
       if (std::string_view(row.process) == "tie-proxy" && config_.proxy == "none") continue;
@@ -63,7 +63,7 @@ class Planner {
     // A recycle may be there because assets changed; request processes that start after it read the new ones.
     if (container)
       unit.before_start = [stage = &stage_, place = place_]() -> Result<void> {
-        TIE_TRY(std::string refreshed, stage->app_assets(place.assets, place.run + "/weights", place.models));
+        TIE_TRY(std::string refreshed, stage->app_assets(place.assets, place.run + "/served", place.models));
         return {};
       };
     add_files(row, profile);
@@ -162,7 +162,7 @@ class Planner {
     if (name == "tie-model-owner" || name == "workload_servicesd") add_assets(binds);
     if (name == "tie-model-owner" && !config_.assets_key.empty()) binds.push_back({.path = config_.assets_key});
     if (name == "workload_servicesd") binds.push_back({.path = place_.run + "/release"});
-    // What the owner hands out is what the claims name.
+    // What the owner hands out is what the claims name and request processes are prepared for.
     if (name == "tie-model-owner" || name == "workload_servicesd")
       binds.push_back({.path = place_.run + "/served", .writable = name == "tie-model-owner"});
     if (name == "tie-cloud-app") binds.push_back({.path = app_assets_});

@@ -24,7 +24,7 @@ class AppAssets : public testing::Test {
     ASSERT_NE(::mkdtemp(folder), nullptr);
     at_ = folder;
     write("prefix/libexec/tie/program", "code");
-    fs::create_directories(at_ + "/weights");
+    fs::create_directories(at_ + "/served");
     stage_ = Stage::create(at_ + "/run", at_ + "/prefix").value();
   }
   void TearDown() override { fs::remove_all(at_); }
@@ -44,10 +44,10 @@ class AppAssets : public testing::Test {
     version.model_id.fill(id);
     version.tokenizer = crypto::sha256(as_bytes(tokenizer));
     version.chat_template = crypto::sha256(as_bytes(chat_template));
-    ASSERT_TRUE(owner::write_served(at_ + "/weights", "m", version));
+    ASSERT_TRUE(owner::write_served(at_ + "/served", "m", version));
   }
   void stage() {
-    auto staged = stage_->app_assets(at_ + "/assets", at_ + "/weights", {"m"});
+    auto staged = stage_->app_assets(at_ + "/assets", at_ + "/served", {"m"});
     ASSERT_TRUE(staged) << staged.error().message;
     staged_ = *staged + "/models/m/";
   }
@@ -110,37 +110,37 @@ TEST_F(AppAssets, AnOwnerThatStartsAnewServesWhatLiesOnDisk) {
   put("new", "");
   stage();
   EXPECT_EQ(seen("tokenizer.img"), "old") << "refused, or not loaded yet";
-  owner::forget_served(at_ + "/weights", "m");
-  owner::forget_served(at_ + "/weights", "other");
+  owner::forget_served(at_ + "/served", "m");
+  owner::forget_served(at_ + "/served", "other");
   stage();
   EXPECT_EQ(seen("tokenizer.img"), "new");
 }
 
 TEST_F(AppAssets, WhatTheOwnerSaysIsReadOrIgnoredWhole) {
   serve("tokens", "template");
-  ASSERT_TRUE(owner::read_served(at_ + "/weights", "m"));
-  EXPECT_EQ(owner::read_served(at_ + "/weights", "m")->tokenizer, crypto::sha256(as_bytes("tokens")));
-  EXPECT_FALSE(owner::read_served(at_ + "/weights", "other"));
+  ASSERT_TRUE(owner::read_served(at_ + "/served", "m"));
+  EXPECT_EQ(owner::read_served(at_ + "/served", "m")->tokenizer, crypto::sha256(as_bytes("tokens")));
+  EXPECT_FALSE(owner::read_served(at_ + "/served", "other"));
   const std::string hex(64, 'a');
   for (const std::string& text :
        {std::string(), "model_id " + hex + "\n", "model_id " + hex + "\ntokenizer.img " + hex + "\n",
         "model_id " + hex.substr(2) + "\ntokenizer.img " + hex + "\ntemplate.jinja " + hex + "\n",
         "model_id " + hex + "\ntokenizer.img " + hex + "\ntemplate.jinja " + hex, std::string(5000, 'x')}) {
-    write("weights/m/served", text);
-    EXPECT_FALSE(owner::read_served(at_ + "/weights", "m")) << text;
+    write("served/m", text);
+    EXPECT_FALSE(owner::read_served(at_ + "/served", "m")) << text;
   }
 }
 
 // Its reader here is the launcher, which the node waits for, and which sees files that the owner does not.
 TEST_F(AppAssets, WhatTheOwnerPutsThereInsteadOfAFileIsNotFollowedNorWaitedFor) {
   serve("tokens", "template");
-  const std::string served = at_ + "/weights/m/served";
+  const std::string served = at_ + "/served/m";
   fs::rename(served, at_ + "/elsewhere");
   fs::create_symlink(at_ + "/elsewhere", served);
-  ASSERT_FALSE(owner::read_served(at_ + "/weights", "m"));
+  ASSERT_FALSE(owner::read_served(at_ + "/served", "m"));
   fs::remove(served);
   ASSERT_EQ(::mkfifo(served.c_str(), 0600), 0);
-  EXPECT_FALSE(owner::read_served(at_ + "/weights", "m"));
+  EXPECT_FALSE(owner::read_served(at_ + "/served", "m"));
 }
 
 }  // namespace

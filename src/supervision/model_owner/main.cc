@@ -46,27 +46,26 @@ Result<void> check_signed(const assets::AssetManifest& manifest, const owner::Lo
   return manifest.check(folder + owner::kTemplateFile, model.digests.chat_template);
 }
 
-Result<owner::LoadedModel> load_with_prompts(const std::string& name, const std::string& folder,
-                                             const std::string& assets, const std::string& model_sockets,
-                                             const std::string& served, const Bytes& assets_key,
-                                             const crypto::Digest& release, unsigned threads, owner::GpuHost& gpu) {
+Result<owner::LoadedModel> load_with_prompts(const std::string& name, const std::string& folder, const Flags& flags,
+                                             const Bytes& assets_key, const crypto::Digest& release, unsigned threads,
+                                             owner::GpuHost& gpu) {
   bones::ThreadPool pool({.n_threads = threads});
   TIE_TRY(owner::LoadedModel model, owner::load_model(name, folder, &pool, &gpu));
   std::optional<assets::AssetManifest> manifest;
   if (!assets_key.empty()) {
-    TIE_TRY(manifest, assets::AssetManifest::open_signed(assets, assets_key));
+    TIE_TRY(manifest, assets::AssetManifest::open_signed(flags.assets, assets_key));
     TIE_CHECK_OK(check_signed(*manifest, model));
   }
   auto accept = [&](const std::string& file, ByteView bytes) -> Result<void> {
     return manifest ? manifest->check("prompts/" + file, crypto::sha256(bytes)) : Result<void>();
   };
-  TIE_TRY(auto prompts, prefix::read_prompts(assets, name, accept));
+  TIE_TRY(auto prompts, prefix::read_prompts(flags.assets, name, accept));
   model.pool = std::make_shared<prefix::PoolOwner>(prefix::PoolIdentity{model.model_id, release}, std::move(prompts),
                                                    model.grid.count());
   // Before it is handed out: a runtime that starts in between is recycled for the new version at once.
-  const owner::ServedVersion version{model.model_id, model.digests.tokenizer, model.digests.chat_template};
-  TIE_CHECK_OK(owner::write_served(model_sockets, name, version));
-  if (!served.empty()) TIE_CHECK_OK(owner::publish_served(served, name, version));
+  if (!flags.served.empty())
+    TIE_CHECK_OK(owner::write_served(flags.served, name,
+                                     {model.model_id, model.digests.tokenizer, model.digests.chat_template}));
   return model;
 }
 
@@ -107,16 +106,12 @@ Result<void> serve(const Flags& flags) {
   unsigned threads =
       flags.threads != 0 ? flags.threads : std::max(1u, std::min(std::thread::hardware_concurrency(), 64u));
   owner::GpuHost gpu(flags.gpu);
-  owner::ModelStore store(
-      flags.assets, [threads, release, &gpu, assets = flags.assets, sockets = flags.model_sockets,
-                     served = flags.served, key = assets_key](const std::string& name, const std::string& folder) {
-        return load_with_prompts(name, folder, assets, sockets, served, key, release, threads, gpu);
-      });
+  owner::ModelStore store(flags.assets, [&](const std::string& name, const std::string& folder) {
+    return load_with_prompts(name, folder, flags, assets_key, release, threads, gpu);
+  });
   TIE_CHECK_OK(store.scan());
-  for (const owner::ModelRow& row : store.rows()) {
-    owner::forget_served(flags.model_sockets, row.name);
-    if (!flags.served.empty()) owner::withdraw_served(flags.served, row.name);
-  }
+  if (!flags.served.empty())
+    for (const owner::ModelRow& row : store.rows()) owner::forget_served(flags.served, row.name);
   TIE_TRY(os::Fd listener, os::listen_unix(flags.socket));
   owner::OwnerServer server(store, std::move(options));
   TIE_CHECK_OK(server.serve_models_in(flags.model_sockets));

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 
 #include "os/fd.h"
 
@@ -13,21 +12,26 @@ namespace tie::owner {
 namespace {
 
 constexpr size_t kMaxBytes = 1024;
-constexpr mode_t kFolderMode = 0750;  // as the owner's sockets' folders
-
-std::string path_of(const std::string& folder, const std::string& model) {
-  return folder + "/" + model + "/served";
-}
 
 std::string text_of(const ServedVersion& version) {
   return "model_id " + to_hex(version.model_id) + "\ntokenizer.img " + to_hex(version.tokenizer) + "\ntemplate.jinja " +
          to_hex(version.chat_template) + "\n";
 }
 
+}  // namespace
+
+Result<void> write_served(const std::string& folder, const std::string& model, const ServedVersion& version) {
+  return os::write_file_atomic(folder + "/" + model, as_bytes(text_of(version)), 0644);
+}
+
+void forget_served(const std::string& folder, const std::string& model) {
+  ::unlink((folder + "/" + model).c_str());
+}
+
 // The owner may put anything there, and whoever reads it may do more than the owner: no link is followed, no pipe
 // waited for.
-std::optional<ServedVersion> read_version(const std::string& path) {
-  os::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+std::optional<ServedVersion> read_served(const std::string& folder, const std::string& model) {
+  os::Fd file(::open((folder + "/" + model).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat st{};
   if (!file || ::fstat(file.get(), &st) != 0 || !S_ISREG(st.st_mode)) return std::nullopt;
   std::array<char, kMaxBytes + 1> text;
@@ -46,34 +50,6 @@ std::optional<ServedVersion> read_version(const std::string& path) {
     rest.remove_prefix(end + 1);
   }
   return out;
-}
-
-}  // namespace
-
-Result<void> write_served(const std::string& folder, const std::string& model, const ServedVersion& version) {
-  const std::string own = folder + "/" + model;
-  if (::mkdir(own.c_str(), kFolderMode) != 0 && errno != EEXIST) return fail_errno("making " + own, errno);
-  return os::write_file_atomic(path_of(folder, model), as_bytes(text_of(version)), 0640);
-}
-
-void forget_served(const std::string& folder, const std::string& model) {
-  ::unlink(path_of(folder, model).c_str());
-}
-
-std::optional<ServedVersion> read_served(const std::string& folder, const std::string& model) {
-  return read_version(path_of(folder, model));
-}
-
-Result<void> publish_served(const std::string& folder, const std::string& model, const ServedVersion& version) {
-  return os::write_file_atomic(folder + "/" + model, as_bytes(text_of(version)), 0644);
-}
-
-void withdraw_served(const std::string& folder, const std::string& model) {
-  ::unlink((folder + "/" + model).c_str());
-}
-
-std::optional<ServedVersion> read_published(const std::string& folder, const std::string& model) {
-  return read_version(folder + "/" + model);
 }
 
 }  // namespace tie::owner
